@@ -1,0 +1,54 @@
+"""Time, power, energy and memory of PyTorch training steps, predicted without a GPU.
+
+The public names load on first use, so ``import joulecast`` is quick and never imports torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Characterisation",
+    "JoulecastError",
+    "Prediction",
+    "Predictions",
+    "Quantity",
+    "Scenario",
+    "__version__",
+    "predict",
+    "trace",
+    "validate",
+]
+
+if TYPE_CHECKING:
+    from joulecast.calibrate.validation import validate
+    from joulecast.characterisation import Characterisation, trace
+    from joulecast.errors import JoulecastError
+    from joulecast.prediction import predict
+    from joulecast.results import Prediction, Predictions, Quantity
+    from joulecast.scenario import Scenario
+
+_HOME_OF = {
+    "Characterisation": "joulecast.characterisation",
+    "JoulecastError": "joulecast.errors",
+    "Prediction": "joulecast.results",
+    "Predictions": "joulecast.results",
+    "Quantity": "joulecast.results",
+    "Scenario": "joulecast.scenario",
+    "predict": "joulecast.prediction",
+    "trace": "joulecast.characterisation",
+    "validate": "joulecast.calibrate.validation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'joulecast' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,100 @@
+"""Everything joulecast raises on purpose.
+
+::
+
+    JoulecastError
+    +-- UsageError (ValueError)             what the caller asked for cannot be     exit 2
+    |   +-- UnknownNameError (LookupError)  a name that is not known; carries near misses
+    |   |   +-- UnknownGpuError
+    |   |   +-- UnknownModelError
+    |   +-- PowerLimitError                 a limit outside the card's range
+    |   +-- DoesNotFitError                 a sequence, batch or option the model cannot take
+    +-- MissingExtraError (ImportError)     an optional package is needed           exit 1
+    +-- TraceError (RuntimeError)           the module could not be traced          exit 1
+    +-- TableError (ValueError)             an op table file is corrupt             exit 1
+    +-- CatalogueError (ValueError)         a hardware file is corrupt              exit 1
+    +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
+    +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
+
+The command line turns each into one line on standard error and ``exit_code``; anything else keeps its
+traceback, because it is a bug.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class JoulecastError(Exception):
+    """Root of the tree."""
+
+    exit_code = 1
+
+
+class UsageError(JoulecastError, ValueError):
+    """The request itself is wrong: an option, a size, a combination."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError, LookupError):
+    """A name that is not known, with the names it may have meant.
+
+    Parameters
+    ----------
+    what : str
+        The kind of thing, for the message: ``"GPU"``, ``"model"``.
+    name : str
+        What was asked for.
+    known : iterable of str
+        The names that exist.
+    remedy : str
+        What to do, ending the message.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str], remedy: str = "") -> None:
+        names = sorted(known)
+        self.name = name
+        self.near = tuple(get_close_matches(name.lower(), names, n=5, cutoff=0.5))
+        hint = f"; did you mean {', '.join(self.near)}?" if self.near else ""
+        tail = f" {remedy}" if remedy else ""
+        super().__init__(f"unknown {what} {name!r}{hint}{tail}")
+
+
+class UnknownGpuError(UnknownNameError):
+    """No GPU of that name, or more than one."""
+
+
+class UnknownModelError(UnknownNameError):
+    """No model of that name."""
+
+
+class PowerLimitError(UsageError):
+    """A power limit or clock outside the range of the card."""
+
+
+class DoesNotFitError(UsageError):
+    """A size the model cannot take, such as a sequence longer than its positions."""
+
+
+class MissingExtraError(JoulecastError, ImportError):
+    """An optional package is needed for what was asked."""
+
+
+class TraceError(JoulecastError, RuntimeError):
+    """A module could not be traced; the message says where and why."""
+
+
+class TableError(JoulecastError, ValueError):
+    """An op table file is corrupt or of another version."""
+
+
+class CatalogueError(JoulecastError, ValueError):
+    """A hardware file is corrupt or contradicts itself."""
+
+
+class ParameterSetError(JoulecastError, ValueError):
+    """A fitted parameter set is corrupt or of another version."""
+
+
+class RunsError(JoulecastError, ValueError):
+    """A file of measured runs cannot be read."""
