@@ -1,0 +1,174 @@
+"""A `StepTrace` at one size, with optimizer, accumulation, clipping and scaling -> `Workload`."""
+
+from collections.abc import Mapping
+from math import isfinite
+
+import numpy as np
+
+from joulecast.errors import DoesNotFitError, UsageError
+from joulecast.workload.formulas import multi_tensor_launches
+from joulecast.workload.policies import MODES, PrecisionPolicy, checked_optimizer, precision_policy
+from joulecast.workload.table import (
+    FIXED_COLUMNS,
+    SCALING_COLUMNS,
+    OpKind,
+    OptimizerTrace,
+    OpTable,
+    ParameterCount,
+    Phase,
+    StepTrace,
+    Workload,
+    concatenate,
+)
+
+
+def workload(
+    trace: StepTrace,
+    *,
+    batch_size: float,
+    seq_len: float = 0.0,
+    precision: str = "fp32",
+    mode: str = "train",
+    optimizer: str = "adamw",
+    accumulate: int = 1,
+    clip: bool = False,
+) -> Workload:
+    """Return what one GPU does in one optimizer step.
+
+    Parameters
+    ----------
+    trace : StepTrace
+        Of the policy's variant and of the mode.
+    batch_size : float
+        Samples of one micro-batch.
+    seq_len : float
+        Tokens per sample; 0 where a sample is not a sequence.
+    precision, mode, optimizer : str
+        As in `policies`; the optimizer counts in mode ``train`` only.
+    accumulate : int
+        Micro-batches per optimizer step.
+    clip : bool
+        Whether gradients are clipped by their norm.
+
+    Raises
+    ------
+    UsageError
+        If an option is unknown, or a size not positive.
+    DoesNotFitError
+        If the trace is not exact at this size.
+    """
+    policy = precision_policy(precision)
+    _check(trace, batch_size, seq_len, mode, accumulate)
+    tables = [trace.table(batch_size, seq_len).repeated(accumulate)]
+    peak_live = trace.peak_live_bytes(batch_size, seq_len)
+    parameters = trace.parameters
+    if accumulate > 1 and mode != "forward":
+        tables.append(_accumulation(parameters, accumulate - 1))
+        peak_live += parameters.trainable_bytes
+    persistent = float(parameters.parameter_bytes + parameters.buffer_bytes)
+    if mode == "train":
+        step = _optimizer_of(trace, optimizer, policy)
+        tables.append(step.table)
+        tables.extend(_gradient_passes(parameters, clip=clip, scaler=policy.scaler))
+        persistent += step.state_bytes
+        peak_live = max(peak_live, parameters.trainable_bytes + step.temporary_bytes)
+    table = concatenate(*tables)
+    return Workload(
+        table=table,
+        batch_size=batch_size * accumulate,
+        seq_len=seq_len,
+        precision=precision,
+        mode=mode,
+        parameters=parameters,
+        gradient_bytes=float(parameters.trainable_bytes) if mode != "forward" else 0.0,
+        persistent_bytes=persistent,
+        peak_live_bytes=peak_live,
+        n_forward_passes=float(accumulate),
+        features={**trace.features, **structural_features(table, peak_live)},
+        notes=trace.notes,
+    )
+
+
+def _check(trace: StepTrace, batch_size: float, seq_len: float, mode: str, accumulate: int) -> None:
+    if mode not in MODES:
+        raise UsageError(f"unknown mode {mode!r}; one of {', '.join(MODES)}")
+    if not isfinite(batch_size) or batch_size < 1:
+        raise UsageError(f"batch size must be at least 1, not {batch_size}")
+    if accumulate < 1:
+        raise UsageError(f"accumulation must be at least 1 micro-batch, not {accumulate}")
+    shortest, longest = trace.seq_len_range
+    if not shortest <= seq_len <= longest and trace.tokens_per_sample_is_seq_len:
+        raise DoesNotFitError(f"the trace holds for sequences of {shortest:.0f} tokens, not {seq_len:.0f}")
+    if not trace.batch_exact and batch_size != trace.batch_traced:
+        raise DoesNotFitError(
+            f"the model's work is not linear in the batch: the trace holds for batch {trace.batch_traced:.0f} "
+            f"alone, not {batch_size:.0f}"
+        )
+
+
+def _optimizer_of(trace: StepTrace, optimizer: str, policy: PrecisionPolicy) -> OptimizerTrace:
+    name = checked_optimizer(optimizer) + ("+master" if policy.masters else "")
+    if name not in trace.optimizers:
+        raise UsageError(f"the trace has no step of {name}; traced: {', '.join(trace.optimizers)}")
+    return trace.optimizers[name]
+
+
+def _row(operator: str, m: float, read_bytes: float, written_bytes: float, n_calls: float, n_kernels: float) -> OpTable:
+    """Return a table of one memory-bound optimizer kernel."""
+    values: dict[str, float] = dict.fromkeys((*SCALING_COLUMNS, *FIXED_COLUMNS), 0.0)
+    values.update(batch=1, m=m, n=1, read_bytes=read_bytes, written_bytes=written_bytes, n_calls=n_calls)
+    values.update(n_kernels=n_kernels, kernel_area=1, stride=1, groups=1, counted=1)
+    labels = {"kind": OpKind.OPTIMIZER, "phase": Phase.OPTIMIZER, "dtype": "fp32", "operator": operator, "module": ""}
+    columns = {name: np.array([value]) for name, value in values.items()}
+    return OpTable(**{name: np.array([str(v)]) for name, v in labels.items()}, **columns)
+
+
+def _accumulation(parameters: ParameterCount, n_times: int) -> OpTable:
+    """Adding a micro-batch's gradients to those there, one kernel for each tensor."""
+    n_tensors = max(parameters.n_tensors, 1)
+    mean_bytes = parameters.trainable_bytes / n_tensors
+    mean_elements = parameters.n_trainable / n_tensors
+    return _row("accumulate_grad", mean_elements, 2 * mean_bytes, mean_bytes, n_tensors * n_times, 1)
+
+
+def _gradient_passes(parameters: ParameterCount, *, clip: bool, scaler: bool) -> list[OpTable]:
+    """Passes over all gradients: unscaling with its overflow check; the norm and the clipping."""
+    n_bytes, n_elements = float(parameters.trainable_bytes), float(parameters.n_trainable)
+    mean = n_elements / max(parameters.n_tensors, 1)
+    launches = multi_tensor_launches([mean] * parameters.n_tensors, 1)
+    rows = []
+    if scaler:
+        rows.append(_row("unscale_grads", n_elements, n_bytes, n_bytes, 1, launches))
+    if clip:
+        rows.append(_row("grad_norm", n_elements, n_bytes, 0.0, 1, launches))
+        rows.append(_row("clip_grads", n_elements, n_bytes, n_bytes, 1, launches))
+    return rows
+
+
+def structural_features(table: OpTable, peak_live_bytes: float) -> Mapping[str, float]:
+    """Return what characterises a step's table, for the calibration and for `trace`.
+
+    Shares are of the step's FLOPs; intensity is FLOPs per byte; saved bytes are the peak of what is alive.
+    """
+    flop = table.flop * table.n_calls
+    n_bytes = float(np.sum(table.bytes_moved * table.n_calls))
+    total = float(np.sum(flop))
+    per_flop = 1.0 / total if total > 0 else 0.0
+    convolution = table.kind == OpKind.CONVOLUTION
+    depthwise = convolution & (table.groups > 1) & (table.group_width == 1)
+    grouped = convolution & (table.groups > 1) & (table.group_width > 1)
+    attention = table.kind == OpKind.ATTENTION
+    counted_bytes = float(np.sum((table.bytes_moved * table.n_calls)[table.counted > 0]))
+    return {
+        "flop": total,
+        "bytes": n_bytes,
+        "intensity_flop_per_byte": total / n_bytes if n_bytes else 0.0,
+        "n_kernels": float(np.sum(table.n_kernels * table.n_calls)),
+        "kernels_per_flop": float(np.sum(table.n_kernels * table.n_calls)) * per_flop,
+        "convolution_share": float(np.sum(flop[convolution])) * per_flop,
+        "depthwise_share": float(np.sum(flop[depthwise])) * per_flop,
+        "grouped_share": float(np.sum(flop[grouped])) * per_flop,
+        "attention_share": float(np.sum(flop[attention])) * per_flop,
+        "saved_bytes_per_flop": peak_live_bytes * per_flop,
+        "coverage": counted_bytes / n_bytes if n_bytes else 1.0,
+    }
