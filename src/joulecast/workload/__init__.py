@@ -1,0 +1,1 @@
+"""What is computed: op tables of training steps, by tracing or packaged; knows no GPU."""

@@ -6,20 +6,20 @@ from math import isfinite
 import numpy as np
 
 from joulecast.errors import DoesNotFitError, UsageError
-from joulecast.workload.formulas import multi_tensor_launches
 from joulecast.workload.policies import MODES, PrecisionPolicy, checked_optimizer, precision_policy
 from joulecast.workload.table import (
     FIXED_COLUMNS,
     SCALING_COLUMNS,
     OpKind,
-    OptimizerTrace,
     OpTable,
+    OptimizerTrace,
     ParameterCount,
     Phase,
     StepTrace,
     Workload,
     concatenate,
 )
+from joulecast.workload.traffic import multi_tensor_launches
 
 
 def workload(
@@ -101,8 +101,8 @@ def _check(trace: StepTrace, batch_size: float, seq_len: float, mode: str, accum
         raise DoesNotFitError(f"the trace holds for sequences of {shortest:.0f} tokens, not {seq_len:.0f}")
     if not trace.batch_exact and batch_size != trace.batch_traced:
         raise DoesNotFitError(
-            f"the model's work is not linear in the batch: the trace holds for batch {trace.batch_traced:.0f} "
-            f"alone, not {batch_size:.0f}"
+            "the model's work is not linear in the batch: the trace holds for batch "
+            f"{trace.batch_traced:.0f} alone, not {batch_size:.0f}"
         )
 
 
@@ -113,18 +113,26 @@ def _optimizer_of(trace: StepTrace, optimizer: str, policy: PrecisionPolicy) -> 
     return trace.optimizers[name]
 
 
-def _row(operator: str, m: float, read_bytes: float, written_bytes: float, n_calls: float, n_kernels: float) -> OpTable:
+def _row(
+    operator: str, m: float, read_bytes: float, written_bytes: float, n_calls: float, n_kernels: float
+) -> OpTable:
     """Return a table of one memory-bound optimizer kernel."""
     values: dict[str, float] = dict.fromkeys((*SCALING_COLUMNS, *FIXED_COLUMNS), 0.0)
     values.update(batch=1, m=m, n=1, read_bytes=read_bytes, written_bytes=written_bytes, n_calls=n_calls)
     values.update(n_kernels=n_kernels, kernel_area=1, stride=1, groups=1, counted=1)
-    labels = {"kind": OpKind.OPTIMIZER, "phase": Phase.OPTIMIZER, "dtype": "fp32", "operator": operator, "module": ""}
+    labels = {
+        "kind": OpKind.OPTIMIZER,
+        "phase": Phase.OPTIMIZER,
+        "dtype": "fp32",
+        "operator": operator,
+        "module": "",
+    }
     columns = {name: np.array([value]) for name, value in values.items()}
     return OpTable(**{name: np.array([str(v)]) for name, v in labels.items()}, **columns)
 
 
 def _accumulation(parameters: ParameterCount, n_times: int) -> OpTable:
-    """Adding a micro-batch's gradients to those there, one kernel for each tensor."""
+    """Return the adding of a micro-batch's gradients to those there, one kernel for each tensor."""
     n_tensors = max(parameters.n_tensors, 1)
     mean_bytes = parameters.trainable_bytes / n_tensors
     mean_elements = parameters.n_trainable / n_tensors
@@ -132,7 +140,7 @@ def _accumulation(parameters: ParameterCount, n_times: int) -> OpTable:
 
 
 def _gradient_passes(parameters: ParameterCount, *, clip: bool, scaler: bool) -> list[OpTable]:
-    """Passes over all gradients: unscaling with its overflow check; the norm and the clipping."""
+    """Return the passes over all gradients: unscaling with its overflow check; norm and clipping."""
     n_bytes, n_elements = float(parameters.trainable_bytes), float(parameters.n_trainable)
     mean = n_elements / max(parameters.n_tensors, 1)
     launches = multi_tensor_launches([mean] * parameters.n_tensors, 1)

@@ -63,7 +63,11 @@ def _fp32_result_kernel(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _attention_kernel(
+#: Dimensions of batched attention: batch, heads, length, width.
+_BATCHED_DIM: Final = 4
+
+
+def _attention_kernel(  # noqa: PLR0913  (the operator's own signature)
     flash: bool,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -83,7 +87,7 @@ def _attention_kernel(
     if enable_gqa and key.shape[-3] != query.shape[-3]:
         n_repeats = query.shape[-3] // key.shape[-3]
         key, value = (t.repeat_interleave(n_repeats, -3) for t in (key, value))
-    batched = query.dim() == 4
+    batched = query.dim() == _BATCHED_DIM
     if not batched:
         query, key, value = (t.unsqueeze(0) for t in (query, key, value))
     if flash and attn_mask is None and query.dtype in (torch.float16, torch.bfloat16):
@@ -96,7 +100,8 @@ def _attention_kernel(
         output = torch.ops.aten._scaled_dot_product_efficient_attention(
             query, key, value, attn_mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
         )[0]
-    return output if batched else output.squeeze(0)
+    result: torch.Tensor = output if batched else output.squeeze(0)
+    return result
 
 
 def _attention_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

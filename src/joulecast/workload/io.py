@@ -21,8 +21,8 @@ from joulecast.workload.table import (
     FIXED_COLUMNS,
     LABEL_COLUMNS,
     SCALING_COLUMNS,
-    OptimizerTrace,
     OpTable,
+    OptimizerTrace,
     ParameterCount,
     StepTrace,
 )
@@ -76,7 +76,9 @@ def save_traces(path: Path, traces: Mapping[str, StepTrace]) -> None:
 
 def _codes(columns: Iterable[Any], pool: dict[str, int]) -> np.ndarray[Any, Any]:
     """Return label columns as codes [column, op], adding what is new to the pool."""
-    return np.array([[pool.setdefault(str(s), len(pool)) for s in column] for column in columns], dtype=np.uint16)
+    return np.array(
+        [[pool.setdefault(str(s), len(pool)) for s in column] for column in columns], dtype=np.uint16
+    )
 
 
 def _description(trace: StepTrace) -> dict[str, Any]:
@@ -125,11 +127,11 @@ def load_trace_file(path: Path, key: str) -> StepTrace:
 def _read(path: Path, build: Any) -> Any:
     """Open an archive, check its version, and build from it; anything odd is a `TableError`."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file), np.load(file, allow_pickle=False) as archive:
             header = json.loads(archive[_HEADER].tobytes())
             if header["format"] != FORMAT:
                 raise TableError(
-                    f"{path} has format {header['format']}, this version reads {FORMAT}: trace the model again"
+                    f"{path} has format {header['format']}, this version reads {FORMAT}: trace it again"
                 )
             return build(archive, header)
     except TableError:

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from joulecast.workload.formulas import Work, multi_tensor_launches
+from joulecast.workload.calls import Work
 from joulecast.workload.policies import checked_optimizer
 from joulecast.workload.recorder import Recorder, Recording
 from joulecast.workload.table import (
@@ -25,11 +24,12 @@ from joulecast.workload.table import (
     LABEL_COLUMNS,
     SCALING_COLUMNS,
     OpKind,
-    OptimizerTrace,
     OpTable,
+    OptimizerTrace,
     Phase,
     concatenate,
 )
+from joulecast.workload.traffic import multi_tensor_launches
 
 _CONSTRUCTORS: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, foreach=True),
@@ -133,7 +133,9 @@ def _peak_bytes(recording: Recording) -> float:
     return float(np.max(np.cumsum(np.where(events >= 0, sizes[events], -sizes[~events]))))
 
 
-def _with_masters(step: OptimizerTrace, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> OptimizerTrace:
+def _with_masters(
+    step: OptimizerTrace, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype
+) -> OptimizerTrace:
     """Add FP32 masters: gradients copied to FP32 before the step, weights copied back after."""
     sizes = [float(prod(shape)) for shape in shapes]
     total = sum(sizes)

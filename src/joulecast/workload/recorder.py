@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from joulecast.workload.formulas import Call, Work, work_of
+from joulecast.workload.calls import Call, Work
+from joulecast.workload.formulas import work_of
 from joulecast.workload.table import Phase
 
 
@@ -77,7 +78,7 @@ class Recorder(TorchDispatchMode):
         phase: Phase = Phase.FORWARD,
         scalar: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recording = Recording()
         self.keep_rows = True
         self.module_calls: Counter[int] = Counter()
@@ -97,11 +98,11 @@ class Recorder(TorchDispatchMode):
             nn_module.register_module_forward_hook(self._leave_module, always_call=True),
         ]
         self._active = True
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._active = False
         for hook in self._hooks:
             hook.remove()
@@ -136,7 +137,9 @@ class Recorder(TorchDispatchMode):
     def _is_weight(self, tensor: Any) -> bool:
         return isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata in self._weights
 
-    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Any, ...]) -> None:
+    def _record(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Any, ...]
+    ) -> None:
         node = torch._C._current_autograd_node()
         recompute = node is not None and torch.is_grad_enabled()
         phase, path = self._where(node, recompute)
@@ -153,13 +156,9 @@ class Recorder(TorchDispatchMode):
             weight_operand=any(self._is_weight(a) for a in args[:3]),
         )
         for work in work_of(call):
-            work_phase = work.phase or phase
-            if work_phase in (Phase.DGRAD, Phase.WGRAD) and phase is not Phase.BACKWARD:
-                work_phase = phase
-            if recompute:
-                work = work._replace(model_flop=0.0)
+            work_phase = (work.phase or phase) if phase is Phase.BACKWARD else phase
             self.recording.labels.append((work.kind, work_phase, work.dtype, packet, path))
-            self.recording.work.append(work)
+            self.recording.work.append(work._replace(model_flop=0.0) if recompute else work)
             self.recording.shapes.append(_first_shape(outputs))
 
     def _where(self, node: Any, recompute: bool) -> tuple[Phase, str]:
@@ -169,7 +168,7 @@ class Recorder(TorchDispatchMode):
         if node is not None and not recompute:
             return Phase.BACKWARD, self._path_of_sequence.get(node._sequence_nr(), "")
         # The autograd node of the call that runs now took the last sequence number.
-        self._path_of_sequence[torch.autograd._get_sequence_nr() - 1] = self._stack[-1]
+        self._path_of_sequence[torch._C._autograd._get_sequence_nr() - 1] = self._stack[-1]
         return Phase.RECOMPUTE if recompute else Phase.FORWARD, self._stack[-1]
 
     def _track(self, outputs: tuple[Any, ...]) -> None:
@@ -200,16 +199,21 @@ def _first_shape(outputs: tuple[Any, ...]) -> tuple[int, ...]:
 _CALL_KINDS: dict[Any, str] = {}
 
 
+_ALIASES: Final = frozenset({"aten::_unsafe_view", "aten::_reshape_alias", "aten::detach"})
+
+
+def _returns_views(func: Any) -> bool:
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
 def _kind_of_call(func: Any) -> str:
     """Return ``skip``, ``view`` or ``kernel``; decided once for every overload."""
     kind = _CALL_KINDS.get(func)
     if kind is None:
-        returns = func._schema.returns
         if func.namespace in _SKIPPED_NAMESPACES:
             kind = "skip"
-        elif returns and all(r.alias_info is not None and not r.alias_info.is_write for r in returns):
-            kind = "view"
-        elif func._schema.name in ("aten::_unsafe_view", "aten::_reshape_alias", "aten::detach"):
+        elif func._schema.name in _ALIASES or _returns_views(func):
             kind = "view"
         else:
             kind = "kernel"

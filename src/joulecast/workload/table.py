@@ -187,9 +187,7 @@ _TABLE_COLUMNS: Final = (*LABEL_COLUMNS, *SCALING_COLUMNS, *FIXED_COLUMNS)
 
 def concatenate(*tables: OpTable) -> OpTable:
     """Return the rows of all tables, in order."""
-    return OpTable(
-        **{name: np.concatenate([getattr(t, name) for t in tables]) for name in _TABLE_COLUMNS}
-    )
+    return OpTable(**{name: np.concatenate([getattr(t, name) for t in tables]) for name in _TABLE_COLUMNS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +268,8 @@ class StepTrace:
         """Return the op table at a size; exact where the trace is."""
         values = self.polynomials @ monomials(batch_size, seq_len)  # [op, column]
         scaling = {name: values[:, i] for i, name in enumerate(SCALING_COLUMNS)}
-        return OpTable(**dict(self.labels), **scaling, **dict(self.fixed))
+        columns: dict[str, Any] = {**self.labels, **scaling, **self.fixed}
+        return OpTable(**columns)
 
     def peak_live_bytes(self, batch_size: float, seq_len: float = 0.0) -> float:
         """Return the largest activation, gradient and temporary bytes alive at once. [bytes]"""

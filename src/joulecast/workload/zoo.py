@@ -149,7 +149,7 @@ def trace_options(
     )
 
 
-def load_trace(
+def load_trace(  # noqa: PLR0913  (options by name)
     model: str,
     *,
     precision: str = "fp32",
@@ -221,7 +221,10 @@ def _in_half_precision(trace: StepTrace) -> StepTrace:
     """Return a trace recorded in BF16 as it is in FP16."""
     labels = {name: np.where(column == "bf16", "fp16", column) for name, column in trace.labels.items()}
     optimizers = {
-        name: replace(step, table=replace(step.table, dtype=np.where(step.table.dtype == "bf16", "fp16", step.table.dtype)))
+        name: replace(
+            step,
+            table=replace(step.table, dtype=np.where(step.table.dtype == "bf16", "fp16", step.table.dtype)),
+        )
         for name, step in trace.optimizers.items()
     }
     return replace(trace, labels=labels, optimizers=optimizers)
@@ -268,7 +271,12 @@ def cache_folder() -> Path:
 
 def cache_path(name: ModelName, options: TraceOptions) -> Path:
     """Return the file of a cached trace: it changes with the libraries that make the model."""
-    facts = [TRACE_VERSION, FORMAT, options.key, *(_version(p) for p in ("torch", "torchvision", "timm", "transformers"))]
+    facts = [
+        TRACE_VERSION,
+        FORMAT,
+        options.key,
+        *(_version(p) for p in ("torch", "torchvision", "timm", "transformers")),
+    ]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return cache_folder() / f"{_slug(name.canonical)}-{digest}.npz"
 
@@ -322,7 +330,11 @@ def trace_named(
     from joulecast.workload.trace import trace_step
 
     slow = (options.slow_optimizer,) if options.slow_optimizer else ()
-    lengths = tuple(seq_lens) if seq_lens else ((seq_len or built.default_seq_len or 0) if built.is_sequence else 0,)
+    lengths = (
+        tuple(seq_lens)
+        if seq_lens
+        else ((seq_len or built.default_seq_len or 0) if built.is_sequence else 0,)
+    )
     trace = trace_step(
         built.module,
         built.make_inputs,

@@ -4,15 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from joulecast.workload.formulas import (
-    FORMULAS,
-    Call,
-    attention_flop,
-    formula,
-    multi_tensor_launches,
-    work_of,
-)
+from joulecast.workload.calls import FORMULAS, Call, formula
+from joulecast.workload.formulas import work_of
+from joulecast.workload.products import attention_flop
 from joulecast.workload.table import OpKind, Phase
+from joulecast.workload.traffic import multi_tensor_launches
 
 
 def tensor(*shape, dtype="torch.float32", strides=None):
@@ -48,7 +44,9 @@ def test_a_product_counts_two_flop_per_multiply_add():
 
 @pytest.mark.parametrize(("weight", "phase"), [(True, Phase.DGRAD), (False, Phase.WGRAD)])
 def test_a_product_of_the_backward_pass_is_a_gradient_of_data_or_of_weights(weight, phase):
-    made = call("mm", tensor(3, 5), tensor(5, 7), outputs=(tensor(3, 7),), in_backward=True, weight_operand=weight)
+    made = call(
+        "mm", tensor(3, 5), tensor(5, 7), outputs=(tensor(3, 7),), in_backward=True, weight_operand=weight
+    )
 
     assert work_of(made)[0].phase is phase
 

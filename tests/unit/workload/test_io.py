@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from joulecast.errors import TableError
 from joulecast.workload import io
@@ -20,7 +20,7 @@ def trace():
     return trace_step(
         module,
         lambda b, _: (torch.zeros(b, 32), torch.zeros(b, dtype=torch.int64)),
-        loss=lambda output, inputs: F.cross_entropy(output, inputs[1]),
+        loss=lambda output, inputs: functional.cross_entropy(output, inputs[1]),
         optimizers=("sgd", "adamw"),
     )
 

@@ -1,0 +1,60 @@
+# `make demo` and `make test` do all the set-up they need in .venv; nothing outside this folder changes.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INPUTS := pyproject.toml constraints.txt
+
+CORE := $(VENV)/.joulecast-core
+FULL := $(VENV)/.joulecast-full
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast check format coverage benchmarks clean
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/python:
+	sh scripts/make_venv.sh $(VENV)
+
+$(CORE): $(INPUTS) | $(BIN)/python
+	@echo "installing joulecast and its light core into $(VENV)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(FULL): $(INPUTS) | $(BIN)/python
+	@echo "installing joulecast with all extras into $(VENV); torch is large, the first time takes minutes"
+	@$(PIP) --editable '.[torch,data,dev]'
+	@touch $@ $(CORE)
+
+demo: $(CORE)  ## predict the six models of the study on an A100 40 GB in three precisions
+	$(BIN)/joulecast predict resnet50 vgg16 bert-base distilbert albert tinyllama \
+	    --gpu a100-sxm4-40gb --precision fp32,tf32,bf16 --batch-size 16
+
+test: $(FULL)  ## run every test
+	$(BIN)/python -m pytest
+
+test-fast: $(FULL)  ## run the tests that take seconds
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(FULL)  ## formatting, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(FULL)  ## rewrite the sources as `check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+coverage: $(FULL)  ## run every test and show what they leave out
+	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+benchmarks: $(FULL)  ## speed of predict and trace
+	$(BIN)/python benchmarks/predict_process.py
+	$(BIN)/python benchmarks/trace_overhead.py
+	$(BIN)/python benchmarks/trace_llama.py
+
+clean:  ## remove the environment and the caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

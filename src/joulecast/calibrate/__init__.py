@@ -1,0 +1,1 @@
+"""Measured runs: reading them, and how far predictions are from them."""

@@ -1,0 +1,360 @@
+"""How far predictions are from a meter: a file of runs in, errors by source and card out.
+
+Every row is predicted, or skipped with a reason. Rows the file marks as suspect are predicted too, and their
+errors stand apart.
+"""
+
+import csv
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Final
+
+import numpy as np
+
+from joulecast.calibrate.runs import MEASURED_COLUMNS, Run, RunsFile, load_runs
+from joulecast.errors import JoulecastError, UsageError
+from joulecast.model.parameters import ParameterSet, load_parameters
+from joulecast.prediction import predict_scenario
+from joulecast.results import Prediction, Quantity, data_frame
+from joulecast.scenario import Scenario, settle_step, trace_key
+
+VALIDATION_SCHEMA: Final = "joulecast/validation/1"
+
+#: What a file of runs calls a choice, where it differs.
+_PARALLEL: Final = {"": "ddp", "none": "ddp", "ddp": "ddp", "dp": "ddp"}
+_UNMODELLED_PARALLEL: Final = {"tp": "tensor parallelism", "pp": "pipeline parallelism"}
+#: Cells that leave a choice to the model's own default.
+_UNKNOWN: Final = ("", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedRun:
+    """One row with its prediction, or the reason why there is none.
+
+    Attributes
+    ----------
+    run : Run
+    prediction : Prediction or None
+    skipped_reason : str
+        Empty where there is a prediction.
+    """
+
+    run: Run
+    prediction: Prediction | None
+    skipped_reason: str
+
+    def predicted(self, column: str) -> Quantity | None:
+        """Return what compares with a measured column: process memory with a device's meter."""
+        if self.prediction is None:
+            return None
+        if column == "peak_memory_bytes" and self.run.is_device_memory:
+            return self.prediction.process_bytes
+        quantity: Quantity = getattr(self.prediction, column)
+        return quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorSummary:
+    """Relative errors of one quantity over the rows of one source and card.
+
+    Attributes
+    ----------
+    source, gpu : str
+        ``*`` for all.
+    quantity : str
+        A measured column.
+    n : int
+        Rows.
+    mean, median, p90, max : float
+        Of ``|predicted / measured - 1|``. [1]
+    bias : float
+        Median of ``predicted / measured - 1``. [1]
+    interval_coverage : float
+        Share of the measured values inside the stated interval. [1]
+    """
+
+    source: str
+    gpu: str
+    quantity: str
+    n: int
+    mean: float
+    median: float
+    p90: float
+    max: float
+    bias: float
+    interval_coverage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Predictions against a file of runs.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Header of the file.
+    rows : tuple of ValidatedRun
+        In the file's order.
+    errors : tuple of ErrorSummary
+        Without the suspect rows.
+    errors_with_suspect : tuple of ErrorSummary
+        With them; over all sources and cards together only.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[ValidatedRun, ...]
+    errors: tuple[ErrorSummary, ...]
+    errors_with_suspect: tuple[ErrorSummary, ...]
+
+    @property
+    def n_predicted(self) -> int:
+        """Rows with a prediction."""
+        return sum(row.prediction is not None for row in self.rows)
+
+    @property
+    def n_suspect(self) -> int:
+        """Rows that the file itself doubts."""
+        return sum(row.run.is_suspect for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document of ``joulecast validate --format json``."""
+        return {
+            "schema": VALIDATION_SCHEMA,
+            "rows": len(self.rows),
+            "predicted": self.n_predicted,
+            "suspect": self.n_suspect,
+            "flagged": sum(bool(row.prediction and row.prediction.flags) for row in self.rows),
+            "skipped": [
+                {"run_id": row.run.run_id, "reason": row.skipped_reason}
+                for row in self.rows
+                if row.prediction is None
+            ],
+            "errors": [asdict(summary) for summary in self.errors],
+            "errors_with_suspect": [asdict(summary) for summary in self.errors_with_suspect],
+        }
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return the file's rows with predictions appended, as in the CSV output."""
+        return [_appended(row) for row in self.rows]
+
+    def to_frame(self) -> Any:
+        """Return `to_rows` as a `pandas.DataFrame`."""
+        return data_frame(self.to_rows())
+
+
+def validate(
+    runs: str | Path | RunsFile,
+    *,
+    parameters: ParameterSet | None = None,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> Validation:
+    """Predict every row of a file of runs that can be, and compare.
+
+    Parameters
+    ----------
+    runs : str, Path or RunsFile
+    parameters : ParameterSet, optional
+        By default the shipped set.
+    progress : callable, optional
+        Wraps the sequence of rows while they are predicted.
+
+    Raises
+    ------
+    RunsError
+        The file is corrupt.
+    """
+    file = runs if isinstance(runs, RunsFile) else load_runs(runs)
+    fitted = load_parameters() if parameters is None else parameters
+    validated: dict[int, ValidatedRun] = {}
+    for i_run in progress(_by_trace(file.runs)):
+        validated[i_run] = validate_run(file.runs[i_run], fitted)
+    rows = tuple(validated[i_run] for i_run in range(len(file.runs)))
+    return Validation(
+        columns=file.columns,
+        rows=rows,
+        errors=error_summaries([row for row in rows if not row.run.is_suspect]),
+        errors_with_suspect=tuple(
+            summary for summary in error_summaries(rows) if summary.source == summary.gpu == "*"
+        ),
+    )
+
+
+def _by_trace(runs: Sequence[Run]) -> list[int]:
+    """Return the order of rows in which those that share a trace follow each other."""
+    keys = []
+    for i_run, run in enumerate(runs):
+        try:
+            key = repr(trace_key(settle_step(scenario_of(run)), flash=True))
+        except JoulecastError:  # skipped with its reason when its turn comes
+            key = ""
+        keys.append((key, i_run))
+    return [i_run for _, i_run in sorted(keys)]
+
+
+def validate_run(run: Run, parameters: ParameterSet) -> ValidatedRun:
+    """Return a row's prediction, or why there is none."""
+    try:
+        prediction = predict_scenario(scenario_of(run), parameters)
+    except JoulecastError as error:
+        return ValidatedRun(run=run, prediction=None, skipped_reason=" ".join(str(error).split()))
+    return ValidatedRun(run=run, prediction=prediction, skipped_reason="")
+
+
+def scenario_of(run: Run) -> Scenario:
+    """Return what a row ran.
+
+    Raises
+    ------
+    UsageError
+        The row lacks what a prediction needs, or is split in a way that is not modelled.
+    """
+    parallel, n_gpus = _parallel_of(run)
+    for column in ("model", "gpu", "batch_per_gpu"):
+        if not run.text(column):
+            raise UsageError(f"{column} is empty")
+    return Scenario(
+        model=run.text("model"),
+        gpu=run.gpu,
+        n_gpus=n_gpus,
+        parallel=parallel,
+        precision=run.text("precision") or "fp32",
+        batch_size=run.numbers["batch_per_gpu"],
+        seq_len=_whole(run, "seq_len"),
+        image_size=_whole(run, "image_size"),
+        optimizer=_named(run, "optimizer"),
+        mode=run.text("mode") or "train",
+        attention=_named(run, "attention"),
+        memory_format=_named(run, "memory_format") or "contiguous",
+        power_limit_w=run.numbers.get("power_limit_w"),
+        sm_clock_hz=run.numbers.get("sm_clock_hz"),
+        n_sms=_whole(run, "n_sms"),
+        force=True,
+    )
+
+
+def _parallel_of(run: Run) -> tuple[str, int]:
+    """Return kind of parallelism and number of GPUs."""
+    text = run.text("parallel").lower()
+    kind = text.rstrip("0123456789_")
+    if kind in _UNMODELLED_PARALLEL:
+        raise UsageError(f"split by {_UNMODELLED_PARALLEL[kind]} ({text}), which is not modelled yet")
+    if kind not in _PARALLEL:
+        raise UsageError(f"unknown kind of parallelism {text!r}")
+    return _PARALLEL[kind], _whole(run, "n_gpus") or 1
+
+
+def _named(run: Run, column: str) -> str | None:
+    text = run.text(column)
+    return None if text in _UNKNOWN else text
+
+
+def _whole(run: Run, column: str) -> int | None:
+    number = run.numbers.get(column)
+    if number is None:
+        return None
+    if number != int(number):
+        raise UsageError(f"{column} is {number:g}, not a whole number")
+    return int(number)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def error_summaries(rows: Sequence[ValidatedRun]) -> tuple[ErrorSummary, ...]:
+    """Return the errors of every quantity by source and card, each also over all (``*``)."""
+    pairs: dict[tuple[str, str, str], list[tuple[float, bool]]] = defaultdict(list)
+    for row in rows:
+        for column, measured in row.run.measured.items():
+            quantity = row.predicted(column)
+            if quantity is None:
+                continue
+            pair = (quantity.value / measured - 1, quantity.low <= measured <= quantity.high)
+            for source in ("*", row.run.source):
+                for gpu in ("*", row.run.gpu):
+                    pairs[source, gpu, column].append(pair)
+    order = {column: i for i, column in enumerate(MEASURED_COLUMNS)}
+    keys = sorted(pairs, key=lambda key: (key[0], key[1], order[key[2]]))
+    return tuple(_summary(*key, pairs[key]) for key in keys)
+
+
+def _summary(source: str, gpu: str, quantity: str, pairs: Sequence[tuple[float, bool]]) -> ErrorSummary:
+    signed = np.array([error for error, _ in pairs])  # [row]
+    size = np.abs(signed)
+    return ErrorSummary(
+        source=source,
+        gpu=gpu,
+        quantity=quantity,
+        n=len(pairs),
+        mean=float(np.mean(size)),
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        max=float(np.max(size)),
+        bias=float(np.median(signed)),
+        interval_coverage=sum(inside for _, inside in pairs) / len(pairs),
+    )
+
+
+# --- PRED.csv -------------------------------------------------------------------------------------
+
+_APPENDED: Final = (
+    *(f"{prefix}_{column}" for column in MEASURED_COLUMNS for prefix in ("predicted", "low", "high")),
+    "skipped_reason",
+)
+
+
+def _appended(row: ValidatedRun) -> dict[str, Any]:
+    """Return the row as it stood, with the appended columns."""
+    cells: dict[str, Any] = dict(row.run.cells)
+    for column in MEASURED_COLUMNS:
+        quantity = row.predicted(column)
+        cells[f"predicted_{column}"] = quantity.value if quantity else ""
+        cells[f"low_{column}"] = quantity.low if quantity else ""
+        cells[f"high_{column}"] = quantity.high if quantity else ""
+    cells["skipped_reason"] = row.skipped_reason
+    return cells
+
+
+def save_predictions(validation: Validation, path: str | Path) -> None:
+    """Write the file of runs with predictions appended; the old file stays whole until then.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written.
+    """
+    target = Path(path)
+    columns = [name for name in validation.columns if name not in _APPENDED]
+    try:
+        with NamedTemporaryFile(
+            "w", newline="", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+        ) as partial:
+            try:
+                writer = csv.DictWriter(partial, [*columns, *_APPENDED], lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(validation.to_rows())
+            except BaseException:
+                os.unlink(partial.name)
+                raise
+        os.chmod(partial.name, 0o666 & ~_umask())
+        os.replace(partial.name, target)
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise `UsageError` if a file cannot be written there: before long work, not after."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: no such folder {folder}")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: it is a folder, or its folder is read-only")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,134 @@
+"""Options that several commands share, and what they mean in SI units."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+from joulecast.units import MEGA
+from joulecast.workload.policies import ATTENTIONS, MEMORY_FORMATS, MODES, OPTIMIZERS, PRECISIONS
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+FORMATS: Final = ("table", "json", "csv")
+
+
+def positive_float(_: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """Return the value if it is a finite number above 0."""
+    if value is not None and not 0 < value < float("inf"):
+        raise click.BadParameter(f"{value:g} is not a number above 0", param=parameter)
+    return value
+
+
+def comma_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of a repeatable option that also takes them separated by commas, each once."""
+    names = (name.strip() for value in values for name in value.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _list_of(names: Mapping[str, object] | tuple[str, ...]) -> str:
+    return ", ".join(names)
+
+
+_STEP_OPTIONS: Final = (
+    click.option(
+        "--batch-size",
+        "-b",
+        type=click.IntRange(min=1),
+        help="Samples per GPU and micro-batch; 32 if not given.",
+    ),
+    click.option(
+        "--seq-len", "-s", type=click.IntRange(min=1), help="Tokens per sample; the model's own if not given."
+    ),
+    click.option(
+        "--image-size", type=click.IntRange(min=1), help="Pixels of a side; the model's own if not given."
+    ),
+    click.option(
+        "--optimizer", metavar="NAME", help=f"One of {_list_of(OPTIMIZERS)}; the usual one if not given."
+    ),
+    click.option("--mode", type=click.Choice(MODES), default="train", show_default=True),
+    click.option(
+        "--attention", type=click.Choice(ATTENTIONS), help="The model's default, mostly sdpa, if not given."
+    ),
+    click.option(
+        "--memory-format", type=click.Choice(MEMORY_FORMATS), default="contiguous", show_default=True
+    ),
+    click.option("--checkpointing", is_flag=True, help="Recompute the activations of repeated blocks."),
+    click.option(
+        "--accumulate",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Micro-batches per step.",
+    ),
+    click.option("--clip", is_flag=True, help="Clip gradients by their norm."),
+)
+
+_GPU_OPTIONS: Final = (
+    click.option(
+        "--n-gpus",
+        "-n",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Data parallel, one node.",
+    ),
+    click.option(
+        "--power-limit",
+        type=float,
+        callback=positive_float,
+        metavar="W",
+        help="Per GPU; the card's own if not given.",
+    ),
+    click.option("--clock", type=float, callback=positive_float, metavar="MHZ", help="Lock the SM clock."),
+    click.option(
+        "--sms", type=click.IntRange(min=1), metavar="N", help="Multiprocessors in use, where not all."
+    ),
+    click.option(
+        "--force", is_flag=True, help="Go beyond the card's limits and clocks, and the model's positions."
+    ),
+)
+
+precision_list = click.option(
+    "--precision",
+    "-p",
+    "precisions",
+    multiple=True,
+    callback=comma_list,
+    metavar="P[,P...]",
+    help=f"fp32 if not given; of {_list_of(PRECISIONS)}.",
+)
+format_option = click.option(
+    "--format", "output_format", type=click.Choice(FORMATS), default="table", show_default=True
+)
+parameters_option = click.option(
+    "--parameters", metavar="TOML", help="A fitted parameter set, instead of the shipped one."
+)
+
+
+def _decorated(command: _Command, options: tuple[Callable[[_Command], _Command], ...]) -> _Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def step_options(command: _Command) -> _Command:
+    """Add what describes a step, whatever the card."""
+    return _decorated(command, _STEP_OPTIONS)
+
+
+def gpu_options(command: _Command) -> _Command:
+    """Add what describes the cards, besides their name."""
+    return _decorated(command, _GPU_OPTIONS)
+
+
+def scenario_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the command line's options as fields of `Scenario`."""
+    options = dict(given)
+    clock_mhz = options.pop("clock", None)
+    return {
+        "power_limit_w": options.pop("power_limit", None),
+        "sm_clock_hz": None if clock_mhz is None else clock_mhz * MEGA,
+        "n_sms": options.pop("sms", None),
+        **options,
+    }

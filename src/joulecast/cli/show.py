@@ -1,0 +1,33 @@
+"""Where output goes: tables, JSON and CSV to standard output, progress to a terminal."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from joulecast.report.machine import csv_text, json_text
+from joulecast.report.tables import Sheet, draw
+
+
+def show_page(page: Sequence[Sheet | str]) -> None:
+    """Draw tables and text on standard output."""
+    draw(page, sys.stdout)
+
+
+def show_json(document: Mapping[str, Any]) -> None:
+    """Print a document as JSON."""
+    print(json_text(document))
+
+
+def show_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print flat rows as CSV."""
+    sys.stdout.write(csv_text(rows))
+
+
+def with_progress(steps: Sequence[int], label: str) -> Iterable[int]:
+    """Return the steps, shown as a bar while they are taken if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        return steps
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(steps, description=label, console=Console(stderr=True), transient=True)

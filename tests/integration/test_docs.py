@@ -1,0 +1,62 @@
+"""Documentation that is run, or compared with what the code does."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import joulecast
+from joulecast.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "command", [line for block in blocks("README.md", "bash") for line in block.splitlines()]
+)
+def test_commands_of_the_readme_run(command, capsys):
+    program, *arguments = shlex.split(command)
+    assert program == "joulecast"
+    assert run(arguments) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", blocks("README.md", "python"))
+def test_python_of_the_readme_runs(code, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    assert "fits" in capsys.readouterr().out
+
+
+def test_every_key_of_a_prediction_is_documented(make_prediction):
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([a-z_0-9]+)`", text))
+    run_keys = make_prediction().forecast(n_samples=1)
+    prediction = make_prediction(whole_run=run_keys).to_dict()
+    keys = set(prediction) | set(prediction["op_groups"][0]) | set(prediction["whole_run"])
+    assert keys <= documented
+
+
+def test_the_two_commands_are_in_the_readme_and_the_makefile():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for command in ("demo", "test"):
+        assert f"make {command}" in readme
+        assert command in targets
+
+
+def test_changelog_is_of_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## \[(.*?)\]", text, flags=re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == joulecast.__version__
+
+
+def test_decisions_are_listed():
+    folder = ROOT / "docs" / "decisions"
+    listed = set(re.findall(r"\]\((.*?\.md)\)", (folder / "README.md").read_text(encoding="utf-8")))
+    assert {path.name for path in folder.glob("*.md")} - {"README.md"} <= listed

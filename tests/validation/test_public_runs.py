@@ -1,0 +1,67 @@
+"""Predictions against public measurements; each tolerance stands here, beside what it is of.
+
+Skips where the folder of measurements is absent.
+"""
+
+import pytest
+
+from joulecast.calibrate.runs import RunsFile, load_runs
+from joulecast.calibrate.validation import ErrorSummary, Validation, validate
+
+NEUSIGHT = "NeuSight ASPLOS'25 labels"
+WILLGPAIK = "willgpaik/pytorch-ddp-scaling-benchmark"
+TIMM = "huggingface/pytorch-image-models results"
+
+#: (source, quantity, statistic, tolerance)
+TOLERANCES = [
+    (NEUSIGHT, "step_time_s", "mean", 0.10),
+    (WILLGPAIK, "step_time_s", "mean", 0.10),
+    (WILLGPAIK, "mean_power_w", "mean", 0.10),
+    (WILLGPAIK, "peak_memory_bytes", "max", 0.03),
+]
+
+
+def of_sources(file: RunsFile, *sources: str) -> RunsFile:
+    return RunsFile(columns=file.columns, runs=tuple(run for run in file.runs if run.source in sources))
+
+
+def over_all_gpus(validation: Validation, source: str, quantity: str) -> ErrorSummary:
+    (summary,) = (e for e in validation.errors if (e.source, e.gpu, e.quantity) == (source, "*", quantity))
+    return summary
+
+
+@pytest.fixture(scope="module")
+def validations() -> dict[str, Validation]:
+    return {}
+
+
+@pytest.fixture
+def validation_of(shared_data, validations):
+    """Return a caller that validates the rows of one source, once."""
+
+    def call(source: str) -> Validation:
+        if source not in validations:
+            validations[source] = validate(of_sources(load_runs(shared_data / "runs.csv"), source))
+        return validations[source]
+
+    return call
+
+
+@pytest.mark.parametrize(("source", "quantity", "statistic", "tolerance"), TOLERANCES)
+def test_error_stays_within_its_tolerance(validation_of, source, quantity, statistic, tolerance):
+    summary = over_all_gpus(validation_of(source), source, quantity)
+    assert getattr(summary, statistic) <= tolerance, summary
+
+
+@pytest.mark.slow
+def test_timm_breadth(validation_of):
+    pytest.importorskip("timm")
+    assert over_all_gpus(validation_of(TIMM), TIMM, "step_time_s").median <= 0.20
+
+
+@pytest.mark.slow
+def test_nearly_every_row_is_predicted(shared_data):
+    pytest.importorskip("timm")
+    validation = validate(shared_data / "runs.csv")
+    assert validation.n_predicted >= 0.97 * len(validation.rows)
+    assert all(row.skipped_reason for row in validation.rows if row.prediction is None)
