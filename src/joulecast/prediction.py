@@ -88,6 +88,7 @@ def predict_scenario(scenario: Scenario, parameters: ParameterSet) -> Prediction
         n_gpus=cards.n_gpus,
         power_limit_w=cards.power_limit_w,
         sm_clock_hz=cards.locked_sm_clock_hz,
+        data_parallel=cards.parallel == "ddp",
     )
     estimate = _Estimator(parameters, cards.gpu.slug, step.precision)
     return Prediction(

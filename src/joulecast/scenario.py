@@ -31,7 +31,7 @@ _CHOICES: Final[Mapping[str, Iterable[str | None]]] = {
     "mode": MODES,
     "attention": (*ATTENTIONS, None),
     "memory_format": MEMORY_FORMATS,
-    "parallel": PARALLELS,
+    "parallel": (*PARALLELS, None),
 }
 _POSITIVE: Final = (
     "n_gpus",
@@ -83,7 +83,8 @@ class Scenario:
         Predict limits and clocks outside the card's range too, and sequences longer than the model's
         positions; flagged.
     parallel : str
-        One of `PARALLELS`.
+        One of `PARALLELS`. None takes ``ddp`` for several GPUs, ``none`` for one; ``ddp`` for one GPU is a
+        script that wraps its module all the same: the gradients' buckets are there.
     """
 
     model: str
@@ -104,7 +105,7 @@ class Scenario:
     sm_clock_hz: float | None = None
     n_sms: int | None = None
     force: bool = False
-    parallel: str = "ddp"
+    parallel: str | None = None
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -262,7 +263,7 @@ def settle_gpu(scenario: Scenario) -> SettledGpu:
     return SettledGpu(
         gpu=gpu,
         n_gpus=scenario.n_gpus,
-        parallel="none" if scenario.n_gpus == 1 else scenario.parallel,
+        parallel=scenario.parallel or ("ddp" if scenario.n_gpus > 1 else "none"),
         power_limit_w=scenario.power_limit_w or gpu.power_limit_w,
         locked_sm_clock_hz=scenario.sm_clock_hz,
     )

@@ -25,7 +25,11 @@ from joulecast.scenario import Scenario, settle_step, trace_key
 VALIDATION_SCHEMA: Final = "joulecast/validation/1"
 
 #: What a file of runs calls a choice, where it differs.
-_PARALLEL: Final = {"": "ddp", "none": "ddp", "ddp": "ddp", "dp": "ddp"}
+_PARALLEL: Final = {"": None, "none": None, "ddp": "ddp", "dp": "ddp"}
+#: Sources whose script wraps the module for data parallelism at one GPU too: their measured peak allocation
+#: at one GPU equals that at two, and exceeds an unwrapped module's by one copy of the gradients
+#: (docs/decisions/validation-rows.md).
+_ALWAYS_WRAPPED: Final = frozenset({"willgpaik/pytorch-ddp-scaling-benchmark"})
 _UNMODELLED_PARALLEL: Final = {"tp": "tensor parallelism", "pp": "pipeline parallelism"}
 #: Cells that leave a choice to the model's own default.
 _UNKNOWN: Final = ("", "unknown")
@@ -236,15 +240,16 @@ def scenario_of(run: Run) -> Scenario:
     )
 
 
-def _parallel_of(run: Run) -> tuple[str, int]:
-    """Return kind of parallelism and number of GPUs."""
+def _parallel_of(run: Run) -> tuple[str | None, int]:
+    """Return kind of parallelism, None to leave it to the number of GPUs; and that number."""
     text = run.text("parallel").lower()
     kind = text.rstrip("0123456789_")
     if kind in _UNMODELLED_PARALLEL:
         raise UsageError(f"split by {_UNMODELLED_PARALLEL[kind]} ({text}), which is not modelled yet")
     if kind not in _PARALLEL:
         raise UsageError(f"unknown kind of parallelism {text!r}")
-    return _PARALLEL[kind], _whole(run, "n_gpus") or 1
+    wrapped = "ddp" if run.source in _ALWAYS_WRAPPED else _PARALLEL[kind]
+    return wrapped, _whole(run, "n_gpus") or 1
 
 
 def _named(run: Run, column: str) -> str | None:

@@ -3,13 +3,11 @@
 Order: the table packaged with joulecast, the user's cache, a new trace. torch is imported for the last alone.
 """
 
-import hashlib
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -271,6 +269,8 @@ def cache_folder() -> Path:
 
 def cache_path(name: ModelName, options: TraceOptions) -> Path:
     """Return the file of a cached trace: it changes with the libraries that make the model."""
+    import hashlib  # with the packages' metadata, some 40 ms that a packaged model does not need
+
     facts = [
         TRACE_VERSION,
         FORMAT,
@@ -282,6 +282,8 @@ def cache_path(name: ModelName, options: TraceOptions) -> Path:
 
 
 def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:

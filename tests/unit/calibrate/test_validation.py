@@ -79,7 +79,7 @@ def test_device_meters_compare_with_the_process(make_prediction):
         (
             {},
             {},
-            {"precision": "fp32", "mode": "train", "optimizer": None, "attention": None, "parallel": "ddp"},
+            {"precision": "fp32", "mode": "train", "optimizer": None, "attention": None, "parallel": None},
         ),
         ({"optimizer": "unknown", "attention": "unknown"}, {}, {"optimizer": None, "attention": None}),
         ({"memory_format": "channels_last"}, {}, {"memory_format": "channels_last"}),
