@@ -73,9 +73,7 @@ def test_timm_breadth(shared_data):
 
 def test_every_row_but_those_split_across_gpus_is_predicted(shared_data):
     file = load_runs(shared_data / "runs.csv")
-    packaged = RunsFile(
-        columns=file.columns, runs=tuple(run for run in file.runs if run.source != TIMM)
-    )
+    packaged = RunsFile(columns=file.columns, runs=tuple(run for run in file.runs if run.source != TIMM))
     validation = validate(packaged)
 
     skipped = [row for row in validation.rows if row.prediction is None]

@@ -140,7 +140,7 @@ class Recorder(TorchDispatchMode):
     def _record(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: tuple[Any, ...]
     ) -> None:
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()  # None outside of the backward pass
         recompute = node is not None and torch.is_grad_enabled()
         phase, path = self._where(node, recompute)
         packet = func._schema.name.split("::")[-1]
