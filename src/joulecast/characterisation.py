@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from joulecast.errors import MissingExtraError, UsageError
 from joulecast.results import data_frame
-from joulecast.scenario import DEFAULT_BATCH_SIZE, ECHOED, Scenario, SettledStep, settle_step, workload_of
-from joulecast.workload.compose import workload
-from joulecast.workload.policies import precision_policy
+from joulecast.scenario import ECHOED, Scenario, SettledStep, own_module, settle_step, workload_of
 from joulecast.workload.table import Floats, OpTable, Strings, Workload
 
 
@@ -130,7 +127,7 @@ _TOTALS: Final = (
 
 def trace(
     model: Any,
-    make_inputs: Callable[[int, int], Any] | None = None,
+    inputs: Any = None,
     *,
     loss: Callable[[Any, Any], Any] | None = None,
     **options: Any,
@@ -140,9 +137,11 @@ def trace(
     Parameters
     ----------
     model : str or nn.Module
-        A name as in `Scenario`, or a module (which needs the ``torch`` extra and `make_inputs`).
-    make_inputs : callable, optional
-        ``make_inputs(batch_size, seq_len)`` -> keyword arguments (dict) or positional ones (tuple).
+        A name as in `Scenario`, or a module (which needs the ``torch`` extra and `inputs`).
+    inputs : optional
+        Of a module: example tensors (a tensor, a tuple or a dict) whose first axis is the batch, or
+        ``make_inputs(batch_size, seq_len)`` -> keyword arguments (dict) or positional ones (tuple). With a
+        loss function, the first goes to the module and the rest to the loss.
     loss : callable, optional
         ``loss(output, inputs)`` -> scalar, where the output has no ``.loss``.
     **options
@@ -157,9 +156,10 @@ def trace(
     if isinstance(model, str):
         step = settle_step(Scenario(model=model, gpu="", **options))
         return characterise(workload_of(step), _echo(step))
-    if make_inputs is None:
-        raise UsageError("a module needs make_inputs(batch_size, seq_len), which makes one step's inputs")
-    return _trace_module(model, make_inputs, loss, Scenario(model=type(model).__name__, gpu="", **options))
+    own, batch_size = own_module(model, inputs, loss)
+    options.setdefault("batch_size", batch_size)
+    step = settle_step(Scenario(model=own.name, gpu="", **options), own)
+    return characterise(workload_of(step, own=own), _echo(step))
 
 
 def _echo(step: SettledStep) -> dict[str, Any]:
@@ -167,44 +167,6 @@ def _echo(step: SettledStep) -> dict[str, Any]:
         "batch_per_gpu": step.batch_size * step.accumulate,
         **{name: getattr(step, name) for name in ECHOED},
     }
-
-
-def _trace_module(
-    module: Any,
-    make_inputs: Callable[[int, int], Any],
-    loss: Callable[[Any, Any], Any] | None,
-    scenario: Scenario,
-) -> Characterisation:
-    try:
-        from joulecast.workload.trace import trace_step
-    except ImportError as error:
-        raise MissingExtraError("tracing a module needs torch: pip install 'joulecast[torch]'") from error
-    batch_size, seq_len = scenario.batch_size or DEFAULT_BATCH_SIZE, scenario.seq_len or 0
-    optimizer = (scenario.optimizer or "adamw") if scenario.mode == "train" else None
-    traced = trace_step(
-        module,
-        make_inputs,
-        variant=precision_policy(scenario.precision).variant,
-        mode=scenario.mode,
-        loss=loss,
-        memory_format=scenario.memory_format,
-        optimizers=[optimizer] if optimizer else [],
-        seq_lens=(seq_len,),
-        fallback_batch_size=int(batch_size),
-    )
-    load = workload(
-        traced,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        precision=scenario.precision,
-        mode=scenario.mode,
-        optimizer=optimizer or "adamw",  # counts in mode ``train`` alone
-        accumulate=scenario.accumulate,
-        clip=scenario.clip,
-    )
-    echoed = ("model", "precision", "mode", "seq_len", "memory_format", "accumulate", "clip")
-    configuration = {name: getattr(scenario, name) for name in echoed}
-    return characterise(load, {**configuration, "batch_per_gpu": load.batch_size, "optimizer": optimizer})
 
 
 def characterise(load: Workload, configuration: Mapping[str, Any]) -> Characterisation:

@@ -4,7 +4,7 @@ The model layer predicts values; here each gets its interval and origin, and the
 for. Prints nothing and knows no measurement.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from math import exp
@@ -21,9 +21,11 @@ from joulecast.model.step import StepPrediction, predict_step
 from joulecast.results import MemoryVerdict, OpGroup, Origin, Prediction, Predictions, Quantity
 from joulecast.scenario import (
     ECHOED,
+    OwnModule,
     Scenario,
     SettledGpu,
     SettledStep,
+    own_module,
     runs_flash,
     settle_gpu,
     settle_step,
@@ -33,21 +35,29 @@ from joulecast.workload.table import OpTable, Workload
 
 
 def predict(
-    model: str | Iterable[str],
+    model: Any,
+    inputs: Any = None,
     *,
     gpu: str | Iterable[str],
     precision: str | Iterable[str] = "fp32",
     parameters: ParameterSet | None = None,
+    loss: Callable[[Any, Any], Any] | None = None,
     **options: Any,
 ) -> Predictions:
     """Predict a step of every combination of models, GPUs and precisions.
 
     Parameters
     ----------
-    model, gpu, precision : str or iterable of str
+    model : str, iterable of str or nn.Module
+        Names as in `Scenario`, or a module in hand (which needs the ``torch`` extra and `inputs`).
+    inputs : optional
+        Of a module, as `joulecast.trace` takes them.
+    gpu, precision : str or iterable of str
         As in `Scenario`.
     parameters : ParameterSet, optional
         By default the shipped set.
+    loss : callable, optional
+        Of a module whose output has no ``.loss``.
     **options
         Further fields of `Scenario`.
 
@@ -65,22 +75,34 @@ def predict(
     unknown = sorted(set(options) - {f.name for f in fields(Scenario)})
     if unknown:
         raise UsageError(f"unknown option {', '.join(unknown)}; see joulecast.Scenario")
+    own = None
+    if _is_module(model):
+        own, batch_size = own_module(model, inputs, loss)
+        model = own.name
+        options.setdefault("batch_size", batch_size)
     scenarios = [
         Scenario(model=m, gpu=g, precision=p, **options)
         for m, g, p in product(_each(model), _each(gpu), _each(precision))
     ]
-    return Predictions([predict_scenario(s, fitted) for s in scenarios])
+    return Predictions([predict_scenario(s, fitted, own) for s in scenarios])
+
+
+def _is_module(model: Any) -> bool:
+    """Whether it is a module, without importing torch to ask: a name is a string, names are strings."""
+    return hasattr(model, "named_parameters")
 
 
 def _each(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def predict_scenario(scenario: Scenario, parameters: ParameterSet) -> Prediction:
-    """Predict one step, with intervals and origins."""
+def predict_scenario(
+    scenario: Scenario, parameters: ParameterSet, own: OwnModule | None = None
+) -> Prediction:
+    """Predict one step, with intervals and origins; ``own`` is a module in hand instead of the name."""
     cards = settle_gpu(scenario)
-    step = settle_step(scenario)
-    load = workload_of(step, flash=runs_flash(cards.gpu))
+    step = settle_step(scenario, own)
+    load = workload_of(step, flash=runs_flash(cards.gpu), own=own)
     predicted = predict_step(
         load,
         cards.gpu,

@@ -4,13 +4,13 @@ Names become records here (model, GPU), open choices are made, limits are checke
 the size asked for. Prints nothing and knows no measurement.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
 
-from joulecast.errors import PowerLimitError, UsageError
+from joulecast.errors import MissingExtraError, PowerLimitError, UsageError
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.hardware.spec import Gpu
 from joulecast.workload.compose import workload
@@ -214,27 +214,84 @@ ECHOED: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnModule:
+    """A module in hand, instead of a name.
+
+    Attributes
+    ----------
+    module : nn.Module
+    make_inputs : callable
+        ``make_inputs(batch_size, seq_len)`` -> keyword arguments (dict) or positional ones (tuple).
+    loss : callable or None
+        ``loss(output, inputs)`` -> scalar, where the output has no ``.loss``.
+    """
+
+    module: Any
+    make_inputs: Callable[[int, int], Any]
+    loss: Callable[[Any, Any], Any] | None
+
+    @property
+    def name(self) -> str:
+        """Its class."""
+        return type(self.module).__name__
+
+
+def own_module(
+    module: Any, inputs: Any, loss: Callable[[Any, Any], Any] | None = None
+) -> tuple[OwnModule, int | None]:
+    """Return a module in hand, and the batch size of its example inputs (None where a function makes them).
+
+    Parameters
+    ----------
+    module : nn.Module
+    inputs : callable, Tensor, tuple or dict
+        ``make_inputs(batch_size, seq_len)``, or one step's inputs whose first axis is the batch.
+    loss : callable, optional
+
+    Raises
+    ------
+    UsageError
+        There are no inputs, or the examples do not agree on the batch size.
+    MissingExtraError
+        torch is not installed.
+    """
+    if inputs is None:
+        raise UsageError("a module needs inputs: example tensors, or a function of batch size and length")
+    if callable(inputs):
+        return OwnModule(module=module, make_inputs=inputs, loss=loss), None
+    try:
+        from joulecast.workload.trace import inputs_like
+    except ImportError as error:
+        raise MissingExtraError("tracing a module needs torch: pip install 'joulecast[torch]'") from error
+    make_inputs, batch_size = inputs_like(inputs)
+    return OwnModule(module=module, make_inputs=make_inputs, loss=loss), batch_size
+
+
+_OWN_CARD: Final = ModelCard(type="file", tasks=("own",), is_sequence=False)
+
+
 @lru_cache(maxsize=4096)
 def _resolve_model(model: str, mode: str) -> ModelName:
     """Return the model of a name; looking one up among all of timm's takes milliseconds."""
     return resolve_model(model, mode)
 
 
-def settle_step(scenario: Scenario) -> SettledStep:
-    """Return the step that a scenario means.
+def settle_step(scenario: Scenario, own: OwnModule | None = None) -> SettledStep:
+    """Return the step that a scenario means; ``own`` is a module in hand instead of the name.
 
     Raises
     ------
     UsageError
         The model is unknown, or the sequence is longer than its positions.
     """
-    name = _resolve_model(scenario.model, scenario.mode)
-    card = model_card(name)
+    name = None if own else _resolve_model(scenario.model, scenario.mode)
+    card = model_card(name) if name else _OWN_CARD
     chosen = _applicable(scenario, card)
-    if chosen["seq_len"] is not None and card.is_sequence:
+    if name and chosen["seq_len"] is not None and card.is_sequence:
         check_seq_len(name, chosen["seq_len"], raise_positions=scenario.force)
     return SettledStep(
-        model=str(name),
+        model=own.name if own else str(name),
         card=card,
         precision=scenario.precision,
         mode=scenario.mode,
@@ -326,11 +383,40 @@ def _trace(model: str, options: tuple[tuple[str, Any], ...], batch_size: float) 
 
 def trace_key(step: SettledStep, *, flash: bool) -> tuple[str, tuple[tuple[str, Any], ...]]:
     """Return what a trace depends on: equal keys share one trace."""
-    options = ("precision", "attention", "memory_format", "mode", "seq_len", "image_size", "checkpointing")
+    options = (
+        "precision",
+        "attention",
+        "memory_format",
+        "mode",
+        "seq_len",
+        "image_size",
+        "checkpointing",
+        "optimizer",
+    )
     return step.model, (*((option, getattr(step, option)) for option in options), ("flash", flash))
 
 
-def workload_of(step: SettledStep, *, flash: bool = True) -> Workload:
+def _own_trace(step: SettledStep, own: OwnModule, flash: bool) -> StepTrace:
+    try:
+        from joulecast.workload.trace import trace_step
+    except ImportError as error:
+        raise MissingExtraError("tracing a module needs torch: pip install 'joulecast[torch]'") from error
+    return trace_step(
+        own.module,
+        own.make_inputs,
+        variant=precision_policy(step.precision).variant,
+        mode=step.mode,
+        loss=own.loss,
+        memory_format=step.memory_format,
+        flash=flash,
+        checkpointing=step.checkpointing,
+        optimizers=[step.optimizer] if step.optimizer else [],
+        seq_lens=(step.seq_len or 0,),
+        fallback_batch_size=int(step.batch_size),
+    )
+
+
+def workload_of(step: SettledStep, *, flash: bool = True, own: OwnModule | None = None) -> Workload:
     """Return the step of one GPU at its sizes.
 
     Parameters
@@ -338,8 +424,13 @@ def workload_of(step: SettledStep, *, flash: bool = True) -> Workload:
     step : SettledStep
     flash : bool
         Whether the card runs flash attention, see `runs_flash`.
+    own : OwnModule, optional
+        The module, where it is in hand.
     """
-    trace = _trace(*trace_key(step, flash=flash), step.batch_size)
+    if own is not None:
+        trace = _own_trace(step, own, flash)
+    else:
+        trace = _trace(*trace_key(step, flash=flash), step.batch_size)
     seq_len = step.seq_len or (trace.seq_len_range[0] if trace.tokens_per_sample_is_seq_len else 0)
     return workload(
         trace,

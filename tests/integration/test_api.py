@@ -106,3 +106,40 @@ def test_a_module_that_raises_says_so():
 
     with pytest.raises(joulecast.JoulecastError, match="no such branch"):
         joulecast.trace(Broken(), make_inputs, loss=loss, batch_size=4)
+
+
+def loss_of_labels(output, inputs):
+    return torch.nn.functional.cross_entropy(output, inputs[1])
+
+
+def test_a_module_in_hand_with_example_tensors():
+    module = torch.nn.Linear(64, 10)
+    examples = (torch.randn(16, 64), torch.zeros(16, dtype=torch.long))
+
+    step = joulecast.trace(module, examples, loss=loss_of_labels)
+    predicted = joulecast.predict(module, examples, loss=loss_of_labels, gpu=["t4", "l4"], precision="fp16")
+
+    assert step.configuration["batch_per_gpu"] == 16
+    assert step.model_flop == 2 * 2 * 16 * 64 * 10
+    assert [p.model for p in predicted] == ["Linear", "Linear"]
+    assert predicted[0].batch_per_gpu == 16
+
+
+def test_a_module_in_hand_at_another_batch_and_with_checkpointing():
+    blocks = torch.nn.Sequential(
+        *(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(4))
+    )
+    examples = (torch.zeros(2, 8), torch.zeros(2, dtype=torch.long))
+
+    plain = joulecast.trace(torch.nn.Sequential(blocks), examples, loss=loss_of_labels, batch_size=32)
+    spared = joulecast.trace(
+        torch.nn.Sequential(blocks), examples, loss=loss_of_labels, batch_size=32, checkpointing=True
+    )
+
+    assert spared.flop > plain.flop
+    assert spared.model_flop == plain.model_flop
+
+
+def test_example_tensors_must_agree_on_the_batch():
+    with pytest.raises(joulecast.JoulecastError, match="first axis"):
+        joulecast.trace(torch.nn.Linear(4, 2), (torch.zeros(3, 4), torch.zeros(2)), loss=loss_of_labels)

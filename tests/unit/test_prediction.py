@@ -122,5 +122,5 @@ def test_characterisation_counts_by_hand():
 
 
 def test_a_module_needs_its_inputs():
-    with pytest.raises(UsageError, match="make_inputs"):
+    with pytest.raises(UsageError, match="example tensors"):
         trace(object())

@@ -52,6 +52,43 @@ _VARIANTS: Final[dict[str, tuple[torch.dtype | None, torch.dtype | None]]] = {
 # --- one step -------------------------------------------------------------------------------------
 
 
+def inputs_like(examples: Any) -> tuple[MakeInputs, int]:
+    """Return a maker of inputs from one step's example tensors, and their batch size.
+
+    Parameters
+    ----------
+    examples : Tensor, tuple or dict
+        The first axis of every tensor is the batch; a tensor without axes, or a value that is no tensor,
+        stays as it is.
+
+    Raises
+    ------
+    UsageError
+        If there is no tensor with a batch, or they disagree on its size.
+    """
+    named = examples if isinstance(examples, dict) else dict(enumerate(_as_tuple(examples)))
+    sizes = {t.shape[0] for t in named.values() if isinstance(t, torch.Tensor) and t.dim() > 0}
+    if len(sizes) != 1:
+        raise UsageError(
+            f"example inputs must share the size of their first axis, the batch; found {sorted(sizes)}"
+        )
+
+    def resized(value: Any, batch_size: int) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+            return value
+        return torch.zeros((batch_size, *value.shape[1:]), dtype=value.dtype)
+
+    def make_inputs(batch_size: int, _seq_len: int) -> Any:
+        made = {name: resized(value, batch_size) for name, value in named.items()}
+        return made if isinstance(examples, dict) else tuple(made.values())
+
+    return make_inputs, sizes.pop()
+
+
+def _as_tuple(examples: Any) -> tuple[Any, ...]:
+    return tuple(examples) if isinstance(examples, list | tuple) else (examples,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepOptions:
     make_inputs: MakeInputs
