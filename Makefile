@@ -9,7 +9,7 @@ CORE := $(VENV)/.joulecast-core
 FULL := $(VENV)/.joulecast-full
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check format coverage benchmarks clean
+.PHONY: help demo test test-fast check format coverage validation benchmarks clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -50,6 +50,9 @@ format: $(FULL)  ## rewrite the sources as `check` wants them
 
 coverage: $(FULL)  ## run every test and show what they leave out
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
+
+validation: $(FULL)  ## predict every public measurement; write docs/validation.md and the README's table
+	$(BIN)/python scripts/write_validation
 
 benchmarks: $(FULL)  ## speed of predict and trace
 	$(BIN)/python benchmarks/predict_process.py

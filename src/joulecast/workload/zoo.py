@@ -23,6 +23,10 @@ from joulecast.workload.table import OptimizerTrace, StepTrace
 #: Lengths that determine the dependence of a packaged sequence model.
 _GRID_SEQ_LENS: Final = (64, 128, 192)
 
+#: Where the dependence has a corner: lengths beyond it, and the shortest that the table holds for. Experts
+#: of switchxl4 take a quarter of the tokens of a sequence, at most their capacity of 64.
+_CORNERS: Final = {"config/switchxl4#causal-lm": ((320, 384, 448), 256)}
+
 #: Raised when recording changes what a trace holds: cached traces of other versions are not used.
 TRACE_VERSION: Final = 1
 
@@ -198,9 +202,9 @@ def load_trace(  # noqa: PLR0913  (options by name)
         checkpointing=checkpointing,
     )
     recorded = replace(options, variant=_RECORDED_AS.get(options.variant, options.variant))
-    packaged = packaged_path(name)
-    if packaged.is_file() and recorded.key in load_trace_keys(packaged):
-        trace = load_trace_file(packaged, recorded.key)
+    packaged = _packaged(name, recorded, seq_len)
+    if packaged is not None:
+        trace = packaged
     elif name.family == "file":  # a file may change: never cached
         trace = trace_named(name, recorded, seq_len=seq_len, batch_size=batch_size)
     else:
@@ -208,6 +212,17 @@ def load_trace(  # noqa: PLR0913  (options by name)
         recorded = replace(recorded, seq_len=_traced_seq_len(name, seq_len), slow_optimizer=slow or "")
         trace = _cached(name, recorded, batch_size)
     return trace if recorded.variant == options.variant else _in_half_precision(trace)
+
+
+def _packaged(name: ModelName, options: TraceOptions, seq_len: int | None) -> StepTrace | None:
+    """Return the packaged trace, if there is one that holds for the length asked for."""
+    path = packaged_path(name)
+    if not path.is_file() or options.key not in load_trace_keys(path):
+        return None
+    trace = load_trace_file(path, options.key)
+    shortest, longest = trace.seq_len_range
+    holds = not trace.tokens_per_sample_is_seq_len or shortest <= (seq_len or longest) <= longest
+    return trace if holds else None
 
 
 #: A module wholly in 16 bit runs the same operators in either type. Under autocast it does not: CUDA fuses
@@ -379,6 +394,8 @@ def _attention_kernels(supported: Sequence[str], variant: str) -> tuple[str, ...
 
 def packaged_seq_lens(name: ModelName) -> tuple[int, ...] | None:
     """Return the lengths a packaged model is traced at, or None where it takes no sequences."""
+    if name.canonical in _CORNERS:
+        return _CORNERS[name.canonical][0]
     return _GRID_SEQ_LENS if model_card(name).is_sequence else None
 
 
@@ -399,6 +416,8 @@ def save_packaged(model: str) -> Path:
         trace = trace_named(name, options, seq_lens=packaged_seq_lens(name), optimizers=names)
         if options.mode == "train":
             trace = replace(trace, optimizers=steps.setdefault(_element_bytes(options), trace.optimizers))
+        if model in _CORNERS:
+            trace = replace(trace, seq_len_range=(float(_CORNERS[model][1]), float("inf")))
         traces[options.key] = trace
     path = packaged_path(name)
     save_traces(path, traces)

@@ -9,7 +9,7 @@ import pytest
 from joulecast.errors import DoesNotFitError, UnknownModelError, UsageError
 from joulecast.workload import zoo
 from joulecast.workload.compose import workload
-from joulecast.workload.models import resolve_model
+from joulecast.workload.models import model_card, resolve_model
 from joulecast.workload.table import Phase
 
 
@@ -90,34 +90,37 @@ def test_fp16_and_bf16_share_a_record_where_they_run_the_same_operators():
     assert np.array_equal(bf16.flop, fp16.flop)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "seq_len"),
-    [
-        ("torchvision/resnet50", 0),
-        ("torchvision/vit_b_16", 0),
-        ("hf/bert-base-uncased#sequence-classification", 256),
-        ("hf/albert-base-v2#sequence-classification", 320),
-        ("hf/distilbert-base-uncased#sequence-classification", 96),
-        ("hf/tinyllama-1.1b#causal-lm", 512),
-    ],
-)
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_new_trace_equals_the_packaged_one(model, seq_len, precision):
+def assert_a_new_trace_equals_the_packaged_one(model, precision):
     name = resolve_model(model)
-    kept = zoo.load_trace(model, precision=precision)
+    mode = "forward" if name.task == "body" else "train"
+    attention = "sdpa" if "sdpa" in model_card(name).supports_attention else "eager"
+    kept = zoo.load_trace(model, precision=precision, mode=mode, attention=attention)
     options = zoo.trace_options(
-        name, precision=precision, mode="train", attention="sdpa", memory_format="contiguous", flash=True
+        name, precision=precision, mode=mode, attention=attention, memory_format="contiguous", flash=True
     )
+    seq_len = 320 if model_card(name).is_sequence else 0
     new = zoo.trace_named(name, options, seq_len=seq_len or None, optimizers=("adamw",))
 
     a, b = kept.table(5, seq_len), new.table(5, seq_len)
-    assert new.parameters == kept.parameters
+    assert kept.parameters == new.parameters
     for column in ("flop", "model_flop", "read_bytes", "written_bytes", "n_kernels"):
         left = float((getattr(a, column) * a.n_calls).sum())
         right = float((getattr(b, column) * b.n_calls).sum())
         assert left == pytest.approx(right, rel=1e-9), column
     assert kept.peak_live_bytes(5, seq_len) == pytest.approx(new.peak_live_bytes(5, seq_len), rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", zoo.PACKAGED)
+def test_a_new_trace_equals_the_packaged_one(model):
+    assert_a_new_trace_equals_the_packaged_one(model, "bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["torchvision/resnet50", "hf/bert-base-uncased#masked-lm"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp16-pure"])
+def test_a_new_trace_equals_the_packaged_one_in_every_variant(model, precision):
+    assert_a_new_trace_equals_the_packaged_one(model, precision)
 
 
 def test_packaged_traces_need_no_torch():
