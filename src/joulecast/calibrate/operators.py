@@ -1,0 +1,302 @@
+"""Fit the parameters that single operators determine.
+
+In: `OperatorRecords`. Out: `StageResult` by group of kinds. Clocks are solved inside: small cards lower
+theirs under an FP32 product.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from joulecast.calibrate.ops import OperatorRecords
+from joulecast.calibrate.stages import Stage, StageResult, Values, fit_stage
+from joulecast.hardware.spec import Gpu
+from joulecast.model import power
+from joulecast.model.parameters import definition
+from joulecast.model.rows import KIND_NUMBER, Booleans, Integers, Rows, concatenate_rows, rows_of
+from joulecast.model.time import Parts, product_parts, row_costs, smooth_maximum
+from joulecast.workload.table import Floats, OpKind
+
+#: Exponent of the smooth maximum of dispatch and kernel when operators are timed one by one: `ops.parquet`
+#: shows a sharp corner. [1]
+_BENCH_SHARPNESS: Final = 12.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorProblem:
+    """Single operators, each alone on its GPU; arrays [op].
+
+    Attributes
+    ----------
+    rows : Rows
+    parts : mapping
+        `product_parts` of the rows.
+    latency_s : ndarray
+        Measured. [s]
+    eager : ndarray of bool
+        Whether dispatch is a floor of the latency.
+    floor_s : ndarray or None
+        The dispatch time of each record's own host, where it is known; None to take the parameters'. [s]
+    limit_w : ndarray
+        [W]
+    mean_power_w : ndarray
+        Measured; NaN where not. [W]
+    """
+
+    rows: Rows
+    parts: Parts
+    latency_s: Floats
+    eager: Booleans
+    floor_s: Floats | None
+    limit_w: Floats
+    mean_power_w: Floats
+
+    def operating_point(self, values: Values) -> power.OperatingPoint:
+        """Return clock, time and energy of each operator, alone and repeated. [op]."""
+        each = np.arange(len(self.rows))
+        top_hz = power.free_clock_hz(self.rows.device, values)
+        conditions = power.Conditions(
+            top_clock_hz=top_hz,
+            limit_w=self.limit_w,
+            other_time_s=np.zeros(len(self.rows)),
+            waiting_power_w=power.waiting_power_w(top_hz, self.rows.device, values),
+        )
+        costs = row_costs(self.rows, values, self.parts)
+        return power.operating_point(power.kernels_of(self.rows, costs, values), each, each, conditions)
+
+    def latency_and_power(self, values: Values) -> tuple[Floats, Floats]:
+        """Return the latency and the power predicted. [s], [W] [op]."""
+        point = self.operating_point(values)
+        kernel_s = point.time_s / self.rows.n_calls
+        floor_s = bench_floor_s(self.rows, values) if self.floor_s is None else self.floor_s
+        eager_s = smooth_maximum(
+            kernel_s + values["bench.visible_share"] * floor_s, floor_s, _BENCH_SHARPNESS
+        )
+        return np.where(self.eager, eager_s, kernel_s), point.energy_j / point.time_s
+
+    def residuals(self, values: Values) -> Floats:
+        """Return log(measured / predicted) of latency, and of power where measured. [row]."""
+        latency_s, mean_power_w = self.latency_and_power(values)
+        by_power = np.log(self.mean_power_w / mean_power_w)
+        return np.concatenate([np.log(self.latency_s / latency_s), by_power[np.isfinite(by_power)]])
+
+
+_BENCH_NAMES: Final = {
+    OpKind.GEMM: "gemm",
+    OpKind.BATCHED_GEMM: "batched_gemm",
+    OpKind.CONVOLUTION: "convolution",
+    OpKind.ATTENTION: "attention",
+    OpKind.SOFTMAX: "softmax",
+    OpKind.LAYER_NORM: "layer_norm",
+}
+
+
+def bench_floor_s(rows: Rows, values: Values) -> Floats:
+    """Return the dispatch time of operators launched one by one, by the parameters. [s] [op]."""
+    by_kind = np.full(len(KIND_NUMBER), values["bench.elementwise_s"])
+    for kind, name in _BENCH_NAMES.items():
+        by_kind[KIND_NUMBER[kind]] = values[f"bench.{name}_s"]
+    floor_s: Floats = by_kind[rows.kind]
+    return floor_s
+
+
+#: Quantile of a host's latencies of one operator that shows its dispatch time. [1]
+_FLOOR_QUANTILE: Final = 0.03
+
+#: Operators whose records are all long: none shows its dispatch time.
+_WITHOUT_FLOOR: Final = ("conv",)
+
+
+def observed_floors_s(records: OperatorRecords) -> Floats:
+    """Return the dispatch time of each record's own host: a low quantile of its operator's latencies. [s]."""
+    floors = np.zeros(len(records))
+    groups = np.char.add(np.char.add(records.operator, "@"), records.gpu)
+    for group in np.unique(groups):
+        chosen = groups == group
+        if records.operator[chosen][0] in _WITHOUT_FLOOR:
+            floors[chosen] = definition("bench.convolution_s").value
+        else:
+            floors[chosen] = np.quantile(records.latency_s[chosen], _FLOOR_QUANTILE)
+    return floors
+
+
+#: Power of shorter operators is that of their launches. [s]
+_LEAST_POWER_LATENCY_S: Final = 5e-5
+
+
+def operator_problem(
+    records: OperatorRecords, gpus: Mapping[str, Gpu], floor_s: Floats | None = None
+) -> OperatorProblem:
+    """Return the problem of some records, on the GPUs named in them."""
+    order: list[Integers] = []
+    rows: list[Rows] = []
+    for slug in np.unique(records.gpu).tolist():
+        for precision in np.unique(records.precision[records.gpu == slug]).tolist():
+            chosen = np.flatnonzero((records.gpu == slug) & (records.precision == precision))
+            order.append(chosen)
+            rows.append(rows_of(records.table.rows(chosen), precision, gpus[slug]))
+    joined = concatenate_rows(rows).take(np.argsort(np.concatenate(order)))
+    return OperatorProblem(
+        rows=joined,
+        parts=product_parts(joined),
+        latency_s=records.latency_s,
+        eager=records.is_eager,
+        floor_s=floor_s,
+        limit_w=joined.device.board_power_w,
+        mean_power_w=np.where(records.latency_s >= _LEAST_POWER_LATENCY_S, records.mean_power_w, np.nan),
+    )
+
+
+#: Stages on operators: kinds, and the parameters that they determine.
+OPERATOR_STAGES: Final[Mapping[str, tuple[tuple[OpKind, ...], tuple[str, ...]]]] = {
+    "streams": (
+        (OpKind.ELEMENTWISE, OpKind.SOFTMAX, OpKind.LAYER_NORM),
+        (
+            "bandwidth.elementwise",
+            "bandwidth.ecc_ratio",
+            "bandwidth.softmax_forward",
+            "bandwidth.layer_norm_forward",
+            "bandwidth.rows_in_flight",
+            "bench.visible_share",
+        ),
+    ),
+    "products": (
+        (OpKind.GEMM, OpKind.BATCHED_GEMM),
+        (
+            "product.vector.efficiency",
+            "product.vector.k_half",
+            "product.vector.tile_half",
+            "product.tensor16.efficiency",
+            "product.tensor16.k_half",
+            "product.tensor16.tile_half",
+            "product.wave_share",
+            "product.wave_tail",
+            "product.split_half",
+            "bandwidth.product",
+            "bandwidth.sharpness",
+            "launch.kernel_s",
+            "power.vector_j_per_flop",
+            "power.tsmc5_ratio",
+        ),
+    ),
+    "convolutions": (
+        (OpKind.CONVOLUTION,),
+        (
+            "convolution.vector.forward",
+            "convolution.winograd_gain",
+            "convolution.winograd_half",
+            "convolution.winograd_traffic",
+        ),
+    ),
+    "attention": (
+        (OpKind.ATTENTION,),
+        (
+            "attention.forward",
+            "attention.score_cycles",
+            "attention.width_half",
+            "attention.key_half",
+            "attention.overhead_s",
+            "bandwidth.attention",
+            "power.attention_ratio",
+        ),
+    ),
+}
+
+
+def set_aside(records: OperatorRecords) -> Booleans:
+    """Return which records no stage fits: FP32 products of a Pascal card with matrices of gigabytes. [op].
+
+    On P4 and P100 they take 1.5 to 3 times as long as batched products of equal work, the more the wider the
+    matrix: page-table misses, which the model does not have. Errors are reported with them.
+    """
+    pascal = np.isin(records.gpu, ["p4", "p100-pcie-16gb", "p100-sxm2-16gb", "gtx-1080-ti"])
+    aside: Booleans = pascal & (records.operator == "linear")
+    return aside
+
+
+def sampled(records: OperatorRecords, n_per_group: int, seed: int) -> OperatorRecords:
+    """Return at most ``n_per_group`` records of each operator on each GPU, drawn with a seed."""
+    random = np.random.default_rng(seed)
+    groups = np.char.add(np.char.add(records.operator, "@"), records.gpu)
+    chosen = [
+        random.permutation(np.flatnonzero(groups == group))[:n_per_group] for group in np.unique(groups)
+    ]
+    return records.rows(np.sort(np.concatenate(chosen)))
+
+
+def fit_operators(
+    records: OperatorRecords,
+    gpus: Mapping[str, Gpu],
+    values: Values,
+    *,
+    left_out: Iterable[str] = (),
+    progress: Callable[[str], None] | None = None,
+) -> list[StageResult]:
+    """Return the results of the stages on single operators.
+
+    Parameters
+    ----------
+    records : OperatorRecords
+    gpus : mapping of str to Gpu
+        By slug.
+    values : mapping
+        All parameters, where to start.
+    left_out : iterable of str
+        Slugs of GPUs that the fit must not see.
+    progress : callable or None
+        Told each stage's line.
+    """
+    seen = records.rows(~np.isin(records.gpu, sorted(left_out)) & ~set_aside(records))
+    current = {**values, **fitted_floors(seen)}
+    results = []
+    for name, (kinds, parameters) in OPERATOR_STAGES.items():
+        chosen = seen.rows(np.isin(seen.table.kind, [str(kind) for kind in kinds]))
+        if not len(chosen):
+            continue
+        problem = operator_problem(chosen, gpus, observed_floors_s(chosen))
+        result = fit_stage(Stage(name=name, parameters=parameters, problem=problem), current)
+        current.update(result.values)
+        results.append(result)
+        if progress is not None:
+            progress(f"{name}: mean error {result.error_before:.1%} -> {result.error_after:.1%}")
+    floors = StageResult(
+        name="bench",
+        values=fitted_floors(seen),
+        error_before=float("nan"),
+        error_after=float("nan"),
+        at_bound=(),
+    )
+    return [floors, *results]
+
+
+def fitted_floors(records: OperatorRecords) -> dict[str, float]:
+    """Return the ``bench`` parameters: the median over hosts of their dispatch times. [s]."""
+    floors = observed_floors_s(records)
+    found: dict[str, float] = {}
+    for kind, name in {**_BENCH_NAMES, OpKind.ELEMENTWISE: "elementwise"}.items():
+        chosen = records.is_eager & (records.table.kind == kind)
+        by_host = [
+            float(np.median(floors[chosen & (records.gpu == g)])) for g in np.unique(records.gpu[chosen])
+        ]
+        if by_host:
+            found[f"bench.{name}_s"] = float(np.median(by_host))
+    return found
+
+
+def product_problem(
+    records: OperatorRecords, gpus: Mapping[str, Gpu], left_out: Iterable[str] = ()
+) -> OperatorProblem | None:
+    """Return the products and convolutions, for a joint stage with steps; None without any."""
+    kinds = (OpKind.GEMM, OpKind.BATCHED_GEMM, OpKind.CONVOLUTION)
+    products = np.isin(records.table.kind, [str(kind) for kind in kinds])
+    chosen = records.rows(products & ~np.isin(records.gpu, sorted(left_out)) & ~set_aside(records))
+    return operator_problem(chosen, gpus, observed_floors_s(chosen)) if len(chosen) else None
+
+
+#: Parameters of products that the joint stage fits again, because power limits couple them to energies.
+PRODUCT_PARAMETERS: Final = (
+    *("product.vector.efficiency", "product.tensor16.efficiency", "power.tsmc5_ratio"),
+    *("convolution.winograd_gain", "convolution.winograd_half", "convolution.winograd_traffic"),
+)
