@@ -29,8 +29,9 @@ $(FULL): $(INPUTS) | $(BIN)/python
 	@touch $@ $(CORE)
 
 demo: $(CORE)  ## predict the six models of the study on an A100 40 GB in three precisions
-	$(BIN)/joulecast predict resnet50 vgg16 bert-base distilbert albert tinyllama \
-	    --gpu a100-sxm4-40gb --precision fp32,tf32,bf16 --batch-size 16
+	$(BIN)/joulecast predict resnet50 vgg16 bert-base distilbert albert \
+	    --gpu a100-sxm4-40gb --precision fp32,tf32,bf16 --batch-size 32
+	$(BIN)/joulecast predict tinyllama --gpu a100-sxm4-40gb --precision fp32,tf32,bf16 --batch-size 2
 
 test: $(FULL)  ## run every test
 	$(BIN)/python -m pytest
