@@ -339,7 +339,8 @@ def test_scaling_rates_and_overheads_scales_time(table, precision, factor):
     start["product.dual_issue_ratio"] = 1.0
     start["attention.score_cycles"] = 0.0
     short = {**start}
-    for name in ("launch.kernel_s", "bandwidth.ramp_s", "attention.overhead_s"):
+    overheads = ("launch.kernel_s", "bandwidth.ramp_s", "attention.overhead_s")
+    for name in (*overheads, "batch_norm.forward_cycles", "batch_norm.backward_cycles"):
         short[name] = start[name] / factor
     slow, fast = (row_times_s(table, card, precision, v) for card, v in ((gpu, start), (faster, short)))
     np.testing.assert_allclose(fast, slow / factor, rtol=1e-9)
