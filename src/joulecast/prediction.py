@@ -211,7 +211,7 @@ def _within(quantity: Quantity, low: float, high: float) -> Quantity:
 
 def _memory(gpu: Gpu, step: StepPrediction, estimate: _Estimator) -> dict[str, Any]:
     """Return the three readings of memory, and whether the last fits the card."""
-    process = estimate(step.process_bytes, "memory")
+    process = estimate(step.process_bytes, "process")
     if process.high <= gpu.memory_bytes:
         verdict = MemoryVerdict.FITS
     elif process.value <= gpu.memory_bytes:
@@ -220,7 +220,7 @@ def _memory(gpu: Gpu, step: StepPrediction, estimate: _Estimator) -> dict[str, A
         verdict = MemoryVerdict.DOES_NOT_FIT
     return {
         "allocated_bytes": estimate(step.allocated_bytes, "memory"),
-        "reserved_bytes": estimate(step.reserved_bytes, "memory"),
+        "reserved_bytes": estimate(step.reserved_bytes, "process"),
         "process_bytes": process,
         "capacity_bytes": gpu.memory_bytes,
         "memory_verdict": verdict,

@@ -9,13 +9,14 @@ import argparse
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from joulecast.calibrate.dataset import StepRecord, records_of_runs
+from joulecast.calibrate.memory import MemoryRecord, fit_memory, memory_records, memory_residuals
 from joulecast.calibrate.operators import PRODUCT_PARAMETERS, fit_operators, product_problem, sampled
 from joulecast.calibrate.ops import OperatorRecords, load_operator_records
 from joulecast.calibrate.runs import Run, load_runs
@@ -31,7 +32,13 @@ from joulecast.calibrate.steps import (
 )
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.hardware.spec import Gpu
-from joulecast.model.parameters import ParameterSet, ResidualQuantiles, initial_parameters, save_parameters
+from joulecast.model.parameters import (
+    ParameterSet,
+    ResidualQuantiles,
+    initial_parameters,
+    load_parameters,
+    save_parameters,
+)
 from joulecast.workload.table import Floats
 
 
@@ -58,6 +65,7 @@ class FitOptions:
 def fit(
     operators: OperatorRecords,
     steps: Sequence[StepRecord],
+    memory: Sequence[MemoryRecord],
     options: FitOptions,
     *,
     provenance: Mapping[str, str],
@@ -69,6 +77,7 @@ def fit(
     ----------
     operators : OperatorRecords
     steps : sequence of StepRecord
+    memory : sequence of MemoryRecord
     options : FitOptions
     provenance : mapping of str to str
         What the set should say of where it comes from.
@@ -80,7 +89,9 @@ def fit(
     chosen = thinned(steps, options.steps_per_source, options.seed)
     start = initial_parameters()
     values, results = _fitted(few, chosen, gpus, start.values, progress)
+    values |= fit_memory(memory, values)
     residuals = dict(start.residuals) | step_residuals(chosen, values, "seen")
+    residuals |= memory_residuals(memory, values)
     residuals |= _unseen_residuals(few, chosen, gpus, options, progress)
     errors = {
         f"error: {r.name}": f"{r.error_after:.3f}, before {r.error_before:.3f}"
@@ -171,11 +182,21 @@ def checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
+def with_memory(parameters: ParameterSet, memory: Sequence[MemoryRecord]) -> ParameterSet:
+    """Return a set with its memory parameters and their residuals fitted anew, all else as it is."""
+    values = {**parameters.values, **fit_memory(memory, parameters.values)}
+    residuals = {**parameters.residuals, **memory_residuals(memory, values)}
+    return replace(parameters, values=values, residuals=residuals)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit a set to the public measurements of a folder and write it."""
     parser = argparse.ArgumentParser(prog="python -m joulecast.calibrate.fit", description=main.__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with ops.parquet and runs.csv")
     parser.add_argument("--out", type=Path, required=True, help="parameter set to write")
+    parser.add_argument(
+        "--only-memory", action="store_true", help="keep the shipped set, but fit its memory parameters anew"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folds", type=int, default=3, help="groups of GPUs left out for the intervals")
     options = parser.parse_args(arguments)
@@ -183,10 +204,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def tell(text: str) -> None:
         sys.stderr.write(text)
 
+    all_runs = load_runs(options.data / "runs.csv").runs
+    memory = memory_records(all_runs)
+    if options.only_memory:
+        save_parameters(with_memory(load_parameters(), memory), options.out)
+        return
     operators = load_operator_records(options.data / "ops.parquet")
-    runs = thinned_runs(
-        load_runs(options.data / "runs.csv").runs, FitOptions().steps_per_source, options.seed
-    )
+    runs = thinned_runs(all_runs, FitOptions().steps_per_source, options.seed)
     steps, skipped = records_of_runs(runs, progress=lambda run_id: tell(f"\r{run_id} "))
     tell(f"\n{len(steps)} steps, {len(skipped)} left out\n")
     provenance = {
@@ -197,6 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fitted = fit(
         operators,
         steps,
+        memory,
         FitOptions(seed=options.seed, n_folds=options.folds),
         provenance=provenance,
         progress=lambda line: tell(f"{line}\n"),

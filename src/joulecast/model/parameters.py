@@ -53,7 +53,8 @@ class ParameterSet:
     provenance : mapping of str to str
         What produced the set: data checksum, code version, seed, date, errors.
     residuals : mapping of str to ResidualQuantiles
-        By ``"QUANTITY.CLASS"``: quantities ``time``, ``power``, ``energy``, ``memory``; classes ``seen``,
+        By ``"QUANTITY.CLASS"``: quantities ``time``, ``power``, ``energy``, ``memory`` (the
+        allocator's peak), ``process``; classes ``seen``,
         ``unseen``.
     covered_gpus, covered_precisions : tuple of str
         What the fit has seen.
@@ -120,6 +121,7 @@ GUESSED_HALF_WIDTHS: Final[Mapping[str, float]] = {
     "power": 0.2,
     "energy": 0.25,
     "memory": 0.08,
+    "process": 0.2,
 }
 
 
