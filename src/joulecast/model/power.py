@@ -191,7 +191,7 @@ class OperatingPoint:
     time_s, energy_j : ndarray [op]
         All calls of each row, static share included. [s], [J]
     exceeds_limit : ndarray of bool [step]
-        Whether a class of the step draws more than the limit at the lowest clock.
+        Whether the step draws more than the limit with every class at the lowest clock.
     """
 
     clock_hz: Floats
@@ -225,7 +225,9 @@ def operating_point(
     -----
     Each class is a phase of its step with a power of its own; its clock is the highest at which
     ``duty x (static + energy / time) + (1 - duty) x waiting`` stays within ``limit x limit_ratio``, found by
-    bisection for all classes at once. Duty is the busy share of the step, and grows as clocks fall.
+    bisection for all classes at once. Duty is the busy share of the step, and grows as clocks fall. Where a
+    class exceeds the limit at its lowest clock, the others make room: their clocks fall until the step's mean
+    keeps the limit, or all run at the lowest.
     """
     n_steps = len(conditions.limit_w)
     clock_hz = conditions.top_clock_hz[steps]
@@ -239,12 +241,45 @@ def operating_point(
         if bool(np.all(grown <= duty * (1.0 + _DUTY_TOLERANCE))):
             break
         duty = grown
+    if bool(np.any(exceeds)):
+        clock_hz, exceeds = _within_mean_limit(kernels, steps, conditions, clock_hz, exceeds)
+        time_s = kernels.time_s(clock_hz)
     return OperatingPoint(
         clock_hz=clock_hz,
         time_s=time_s,
         energy_j=kernels.energy_j(clock_hz, time_s),
         exceeds_limit=exceeds,
     )
+
+
+def _within_mean_limit(
+    kernels: Kernels, steps: Integers, conditions: Conditions, clock_hz: Floats, exceeds: Booleans
+) -> tuple[Floats, Booleans]:
+    """Return clocks capped so that the mean of the steps in question keeps the limit, and which cannot."""
+    n_steps = len(conditions.limit_w)
+    lowest_hz = np.zeros(n_steps)
+    np.maximum.at(lowest_hz, steps, np.broadcast_to(kernels.device.min_clock_hz, clock_hz.shape))
+    lowest_hz = np.minimum(lowest_hz, conditions.top_clock_hz)
+
+    def fits(cap_hz: Floats) -> Booleans:
+        by_row_hz = np.minimum(clock_hz, cap_hz[steps])
+        time_s = kernels.time_s(by_row_hz)
+        busy_s = np.bincount(steps, weights=time_s, minlength=n_steps)
+        busy_j = np.bincount(steps, weights=kernels.energy_j(by_row_hz, time_s), minlength=n_steps)
+        total_s = np.maximum(busy_s, conditions.other_time_s)
+        within: Booleans = busy_j + (total_s - busy_s) * conditions.waiting_power_w <= (
+            conditions.limit_w * kernels.values["power.limit_ratio"] * total_s
+        )
+        return within
+
+    low_hz, high_hz = lowest_hz, conditions.top_clock_hz
+    already = fits(high_hz)
+    for _ in range(_N_BISECTIONS):
+        middle = 0.5 * (low_hz + high_hz)
+        kept = fits(middle)
+        low_hz, high_hz = np.where(kept, middle, low_hz), np.where(kept, high_hz, middle)
+    cap_hz = np.where(exceeds & ~already, low_hz, conditions.top_clock_hz)
+    return np.minimum(clock_hz, cap_hz[steps]), exceeds & ~fits(lowest_hz)
 
 
 def _duty(time_s: Floats, steps: Integers, conditions: Conditions) -> Floats:

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import joulecast
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.model import power
 from joulecast.model.rows import device_of, rows_of
@@ -136,3 +137,20 @@ def test_winograd_and_attention_have_their_own_energy(row, plain):
     saved = power.kernels_of(rows, row_costs(rows, values), values).core_j
     full = power.kernels_of(rows, row_costs(rows, plain), {**plain, "convolution.winograd_gain": 1.0}).core_j
     assert full / saved == pytest.approx(1 + (256 / 257) ** 2)
+
+
+@pytest.mark.parametrize(
+    "gpu", ["h20-96gb", "h100-pcie-80gb", "a40", "t4", "v100-pcie-32gb", "a100-pcie-40gb"]
+)
+@pytest.mark.parametrize(("model", "precision"), [("bert-base", "bf16"), ("resnet50", "fp32")])
+def test_the_mean_keeps_the_lowest_limit_unless_the_lowest_clock_exceeds_it(gpu, model, precision):
+    limit_w = load_gpu(gpu).min_power_limit_w
+    options = {"gpu": gpu, "precision": precision, "batch_size": 64}
+    (limited,) = joulecast.predict(model, power_limit_w=limit_w, **options)
+    (slowest,) = joulecast.predict(model, sm_clock_hz=load_gpu(gpu).min_clock_hz, **options)
+
+    if limited.mean_power_w.value > limit_w * 1.001:
+        assert slowest.mean_power_w.value > limit_w
+        assert any("exceeded" in flag for flag in limited.flags)
+    else:
+        assert not any("exceeded" in flag for flag in limited.flags)
