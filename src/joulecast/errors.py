@@ -56,7 +56,7 @@ class UnknownNameError(UsageError, LookupError):
         self.name = name
         self.near = tuple(get_close_matches(name.lower(), names, n=5, cutoff=0.5))
         hint = f"; did you mean {', '.join(self.near)}?" if self.near else ""
-        tail = f" {remedy}" if remedy else ""
+        tail = f"{' ' if hint or remedy.startswith('(') else '; '}{remedy}" if remedy else ""
         super().__init__(f"unknown {what} {name!r}{hint}{tail}")
 
 

@@ -131,6 +131,9 @@ def _require_positive(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be above 0, got {value:g}")
 
 
+#: GPUs of the largest node that is sold (16 in one NVLink domain, DGX-2).
+MOST_GPUS: Final = 16
+
 #: Samples per GPU where nobody says; printed with every prediction.
 DEFAULT_BATCH_SIZE: Final = 32
 
@@ -315,6 +318,8 @@ def settle_gpu(scenario: Scenario) -> SettledGpu:
     gpu = load_gpu(scenario.gpu)
     if scenario.n_sms is not None:
         gpu = gpu.with_sms(scenario.n_sms)
+    if scenario.n_gpus > MOST_GPUS:
+        raise UsageError(f"{scenario.n_gpus} GPUs: one node is predicted, of at most {MOST_GPUS}")
     gpu.link_between(scenario.n_gpus)
     _check_range(scenario, gpu)
     return SettledGpu(
@@ -375,7 +380,8 @@ def _check_range(scenario: Scenario, gpu: Gpu) -> None:
 
 @lru_cache(maxsize=64)
 def _trace(model: str, options: tuple[tuple[str, Any], ...], batch_size: float) -> StepTrace:
-    trace = load_trace(model, **dict(options))
+    own_file = ".py:" in model  # its graph may switch with the batch: recorded at the one asked for
+    trace = load_trace(model, **dict(options), batch_size=int(batch_size) if own_file else None)
     if trace.batch_exact or trace.batch_traced == batch_size:
         return trace
     return load_trace(model, **dict(options), batch_size=int(batch_size))
@@ -412,6 +418,7 @@ def _own_trace(step: SettledStep, own: OwnModule, flash: bool) -> StepTrace:
         checkpointing=step.checkpointing,
         optimizers=[step.optimizer] if step.optimizer else [],
         seq_lens=(step.seq_len or 0,),
+        batch_sizes=(2, max(int(step.batch_size), 3)),
         fallback_batch_size=int(step.batch_size),
     )
 

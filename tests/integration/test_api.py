@@ -143,3 +143,23 @@ def test_a_module_in_hand_at_another_batch_and_with_checkpointing():
 def test_example_tensors_must_agree_on_the_batch():
     with pytest.raises(joulecast.JoulecastError, match="first axis"):
         joulecast.trace(torch.nn.Linear(4, 2), (torch.zeros(3, 4), torch.zeros(2)), loss=loss_of_labels)
+
+
+class Switching(torch.nn.Module):
+    """Another layer from a batch of 20 on."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.first(x)
+        return (self.second(x).exp() if x.shape[0] > 20 else x).mean()
+
+
+def test_a_module_that_switches_with_the_batch_is_traced_at_the_one_asked_for():
+    small = joulecast.trace(Switching(), lambda b, _: (torch.zeros(b, 8),), batch_size=8)
+    large = joulecast.trace(Switching(), lambda b, _: (torch.zeros(b, 8),), batch_size=32)
+
+    assert large.n_kernels > small.n_kernels
+    assert any("not linear in the batch" in note for note in large.notes)

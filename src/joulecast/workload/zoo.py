@@ -184,7 +184,7 @@ def load_trace(  # noqa: PLR0913  (options by name)
     optimizer : str, optional
         One that the trace must have; the usual ones it has anyway.
     batch_size : int, optional
-        Where to trace a model whose work is not linear in the batch.
+        Where to trace a model whose work is not linear in the batch; of a file, a size to record at.
 
     Raises
     ------
@@ -361,6 +361,7 @@ def trace_named(
         memory_format=options.memory_format,
         flash=options.attention != "efficient",
         checkpointing=options.checkpointing,
+        batch_sizes=(2, max(batch_size or 3, 3)) if name.family == "file" else (2, 3),
         optimizers=(*QUICK_OPTIMIZERS, *slow) if optimizers is None else optimizers,
         seq_lens=lengths,
         fallback_batch_size=batch_size,
