@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from joulecast.results import data_frame
 from joulecast.scenario import ECHOED, Scenario, SettledStep, own_module, settle_step, workload_of
-from joulecast.workload.table import Floats, OpTable, Strings, Workload
+from joulecast.workload.table import OpTable, Strings, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,20 +172,20 @@ def _echo(step: SettledStep) -> dict[str, Any]:
 def characterise(load: Workload, configuration: Mapping[str, Any]) -> Characterisation:
     """Return the counts of a workload."""
     table = load.table
-    flop, bytes_moved = _total(table, table.flop), _total(table, table.bytes_moved)
+    flop, bytes_moved = table.total(table.flop), table.total(table.bytes_moved)
     return Characterisation(
         configuration=configuration,
         n_parameters=load.parameters.n_parameters,
         n_trainable=load.parameters.n_trainable,
         flop=flop,
-        model_flop=_total(table, table.model_flop),
+        model_flop=table.total(table.model_flop),
         bytes_moved=bytes_moved,
         intensity_flop_per_byte=flop / bytes_moved if bytes_moved else 0.0,
-        n_kernels=_total(table, table.n_kernels),
+        n_kernels=table.total(table.n_kernels),
         persistent_bytes=load.persistent_bytes,
         peak_live_bytes=load.peak_live_bytes,
         gradient_bytes=load.gradient_bytes,
-        coverage_frac=coverage_frac(table),
+        coverage_frac=table.coverage_frac,
         uncounted=uncounted(table),
         by_kind=summaries(table, table.kind),
         by_phase=summaries(table, table.phase),
@@ -196,16 +196,12 @@ def characterise(load: Workload, configuration: Mapping[str, Any]) -> Characteri
     )
 
 
-def _total(table: OpTable, per_call: Floats) -> float:
-    return float((per_call * table.n_calls).sum())
-
-
 def summaries(table: OpTable, labels: Strings) -> tuple[OpSummary, ...]:
     """Return the totals of the rows that share a label, largest traffic first."""
     found = []
     for label in sorted(set(labels.tolist())):
         rows = table.rows(labels == label)
-        flop, bytes_moved = _total(rows, rows.flop), _total(rows, rows.bytes_moved)
+        flop, bytes_moved = rows.total(rows.flop), rows.total(rows.bytes_moved)
         found.append(
             OpSummary(
                 label=label,
@@ -213,16 +209,10 @@ def summaries(table: OpTable, labels: Strings) -> tuple[OpSummary, ...]:
                 bytes_moved=bytes_moved,
                 intensity_flop_per_byte=flop / bytes_moved if bytes_moved else 0.0,
                 n_calls=float(rows.n_calls.sum()),
-                n_kernels=_total(rows, rows.n_kernels),
+                n_kernels=rows.total(rows.n_kernels),
             )
         )
     return tuple(sorted(found, key=lambda summary: -summary.bytes_moved))
-
-
-def coverage_frac(table: OpTable) -> float:
-    """Return the share of the traffic in operators that have a formula. [1]"""
-    total = _total(table, table.bytes_moved)
-    return _total(table, table.bytes_moved * table.counted) / total if total else 1.0
 
 
 def uncounted(table: OpTable) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from joulecast.characterisation import coverage_frac, uncounted
+from joulecast.characterisation import uncounted
 from joulecast.errors import UsageError
 from joulecast.hardware.spec import Gpu
 from joulecast.model.parameters import ParameterSet, load_parameters
@@ -121,7 +121,7 @@ def predict_scenario(
         bound_by=str(predicted.bound_by),
         time_share_by_bound={str(k): float(v) for k, v in predicted.time_share_by_bound.items()},
         op_groups=op_groups(load.table, predicted),
-        coverage=_exact(coverage_frac(load.table)),
+        coverage=_exact(load.table.coverage_frac),
         flags=(
             *step.flags,
             *predicted.flags,

@@ -239,6 +239,11 @@ class OwnModule:
         """Its class."""
         return type(self.module).__name__
 
+    @property
+    def model_name(self) -> ModelName:
+        """Its name among models: that of a module of one's own."""
+        return ModelName(family="file", name=self.name, task="own")
+
 
 def own_module(
     module: Any, inputs: Any, loss: Callable[[Any, Any], Any] | None = None
@@ -271,9 +276,6 @@ def own_module(
     return OwnModule(module=module, make_inputs=make_inputs, loss=loss), batch_size
 
 
-_OWN_CARD: Final = ModelCard(type="file", tasks=("own",), is_sequence=False)
-
-
 @lru_cache(maxsize=4096)
 def _resolve_model(model: str, mode: str) -> ModelName:
     """Return the model of a name; looking one up among all of timm's takes milliseconds."""
@@ -288,13 +290,13 @@ def settle_step(scenario: Scenario, own: OwnModule | None = None) -> SettledStep
     UsageError
         The model is unknown, or the sequence is longer than its positions.
     """
-    name = None if own else _resolve_model(scenario.model, scenario.mode)
-    card = model_card(name) if name else _OWN_CARD
+    name = own.model_name if own else _resolve_model(scenario.model, scenario.mode)
+    card = model_card(name)
     chosen = _applicable(scenario, card)
-    if name and chosen["seq_len"] is not None and card.is_sequence:
+    if chosen["seq_len"] is not None and card.is_sequence:
         check_seq_len(name, chosen["seq_len"], raise_positions=scenario.force)
     return SettledStep(
-        model=own.name if own else str(name),
+        model=str(name),
         card=card,
         precision=scenario.precision,
         mode=scenario.mode,
@@ -380,10 +382,6 @@ def _check_range(scenario: Scenario, gpu: Gpu) -> None:
 
 @lru_cache(maxsize=64)
 def _trace(model: str, options: tuple[tuple[str, Any], ...], batch_size: float) -> StepTrace:
-    own_file = ".py:" in model  # its graph may switch with the batch: recorded at the one asked for
-    trace = load_trace(model, **dict(options), batch_size=int(batch_size) if own_file else None)
-    if trace.batch_exact or trace.batch_traced == batch_size:
-        return trace
     return load_trace(model, **dict(options), batch_size=int(batch_size))
 
 
@@ -404,7 +402,7 @@ def trace_key(step: SettledStep, *, flash: bool) -> tuple[str, tuple[tuple[str, 
 
 def _own_trace(step: SettledStep, own: OwnModule, flash: bool) -> StepTrace:
     try:
-        from joulecast.workload.trace import trace_step
+        from joulecast.workload.trace import batch_sizes_with, trace_step
     except ImportError as error:
         raise MissingExtraError("tracing a module needs torch: pip install 'joulecast[torch]'") from error
     return trace_step(
@@ -418,7 +416,7 @@ def _own_trace(step: SettledStep, own: OwnModule, flash: bool) -> StepTrace:
         checkpointing=step.checkpointing,
         optimizers=[step.optimizer] if step.optimizer else [],
         seq_lens=(step.seq_len or 0,),
-        batch_sizes=(2, max(int(step.batch_size), 3)),
+        batch_sizes=batch_sizes_with(int(step.batch_size)),
         fallback_batch_size=int(step.batch_size),
     )
 

@@ -14,6 +14,7 @@ from joulecast.model.paths import row_paths, unit_flop_per_clock
 from joulecast.model.rows import rows_of
 from joulecast.model.step import BOUNDS, StepPrediction, predict_step
 from joulecast.model.time import kernel_time_s, row_costs
+from joulecast.workload.calls import Work, table_of
 from joulecast.workload.table import (
     DTYPE_BYTES,
     OpKind,
@@ -42,36 +43,9 @@ WINOGRAD = 2.25
 L2_GAIN = PARAMETERS.values["bandwidth.l2_gain"]
 
 
-def one_row(kind: str, phase: str, dtype: str, **columns: float) -> OpTable:
-    defaults = {
-        "batch": 1.0,
-        "m": 1.0,
-        "n": 1.0,
-        "k": 0.0,
-        "flop": 0.0,
-        "read_bytes": 0.0,
-        "written_bytes": 0.0,
-        "n_calls": 1.0,
-        "n_kernels": 1.0,
-        "kernel_area": 1.0,
-        "stride": 1.0,
-        "groups": 1.0,
-        "group_width": 0.0,
-        "causal": 0.0,
-        "masked": 0.0,
-        "channels_last": 0.0,
-        "counted": 1.0,
-    }
-    numbers = {**defaults, **columns}
-    numbers.setdefault("model_flop", numbers["flop"])
-    return OpTable(
-        kind=np.array([str(kind)]),
-        phase=np.array([str(phase)]),
-        dtype=np.array([dtype]),
-        operator=np.array(["op"]),
-        module=np.array(["*"]),
-        **{name: np.array([float(value)]) for name, value in numbers.items()},
-    )
+def one_row(kind: str, phase: str, dtype: str, n_calls: float = 1.0, **columns: float) -> OpTable:
+    work = Work(kind=kind, dtype=dtype, **{"m": 1.0, "model_flop": columns.get("flop", 0.0), **columns})
+    return table_of([(kind, phase, dtype, "op", "*")], [work]).repeated(n_calls)
 
 
 @st.composite

@@ -4,7 +4,7 @@ In: `Rows` and their `Costs`, limits. Out: the clock of each class of kernels, t
 are one problem: a limit lowers the clock, the clock lowers power and stretches compute.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -272,13 +272,9 @@ def _within_mean_limit(
         )
         return within
 
-    low_hz, high_hz = lowest_hz, conditions.top_clock_hz
-    already = fits(high_hz)
-    for _ in range(_N_BISECTIONS):
-        middle = 0.5 * (low_hz + high_hz)
-        kept = fits(middle)
-        low_hz, high_hz = np.where(kept, middle, low_hz), np.where(kept, high_hz, middle)
-    cap_hz = np.where(exceeds & ~already, low_hz, conditions.top_clock_hz)
+    top_hz = conditions.top_clock_hz
+    needed = exceeds & ~fits(top_hz)
+    cap_hz = np.where(needed, _bisected(fits, lowest_hz, top_hz), top_hz)
     return np.minimum(clock_hz, cap_hz[steps]), exceeds & ~fits(lowest_hz)
 
 
@@ -347,14 +343,14 @@ def _class_clocks_hz(
         lowest = np.minimum(lowest_hz[bound], clock_hz[bound])
         limited = window.of(bound)
         exceeds[step_of[bound[~limited.fits(lowest)]]] = True
-        clock_hz[bound] = _bisected(limited, lowest, clock_hz[bound])
+        clock_hz[bound] = _bisected(limited.fits, lowest, clock_hz[bound])
     return clock_hz[classes], exceeds
 
 
-def _bisected(window: _Window, low_hz: Floats, high_hz: Floats) -> Floats:
-    """Return the highest clock found within the power allowed, else the lowest. [Hz] [class]."""
+def _bisected(fits: Callable[[Floats], Booleans], low_hz: Floats, high_hz: Floats) -> Floats:
+    """Return the highest clocks found that fit, else the lowest. [Hz]."""
     for _ in range(_N_BISECTIONS):
         middle = 0.5 * (low_hz + high_hz)
-        fits = window.fits(middle)
-        low_hz, high_hz = np.where(fits, middle, low_hz), np.where(fits, high_hz, middle)
+        kept = fits(middle)
+        low_hz, high_hz = np.where(kept, middle, low_hz), np.where(kept, high_hz, middle)
     return low_hz

@@ -1,11 +1,22 @@
 """A dispatched operator call, the work of its kernels, and the register of formulas; imports no torch."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, NamedTuple, Protocol
 
-from joulecast.workload.table import Dtype, OpKind, Phase
+import numpy as np
+
+from joulecast.workload.table import (
+    FIXED_COLUMNS,
+    LABEL_COLUMNS,
+    SCALING_COLUMNS,
+    Dtype,
+    OpKind,
+    OpTable,
+    Phase,
+)
 
 #: Dimensions of a batch of images: images, channels, height, width.
 IMAGE_DIMENSIONS: Final = 4
@@ -30,8 +41,6 @@ class Call:
     ----------
     name : str
         ATen name without overload, such as ``convolution_backward``.
-    overload : str
-        The overload, such as ``dim_IntList``.
     args, kwargs : tuple, dict
         As dispatched.
     outputs : tuple
@@ -43,7 +52,6 @@ class Call:
     """
 
     name: str
-    overload: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outputs: tuple[Any, ...]
@@ -74,6 +82,20 @@ class Work(NamedTuple):
     masked: float = 0
     channels_last: float = 0
     counted: float = 1
+
+
+def table_of(labels: Sequence[tuple[str, ...]], work: Sequence[Work]) -> OpTable:
+    """Return the table of calls that do not scale, equals merged."""
+    counts = Counter(zip(labels, work, strict=True))
+    keys = list(counts)
+    columns: dict[str, Any] = {
+        name: np.array([k[0][i] for k in keys], dtype=np.str_) for i, name in enumerate(LABEL_COLUMNS)
+    }
+    for name in (*SCALING_COLUMNS, *FIXED_COLUMNS):
+        if name != "n_calls":
+            columns[name] = np.array([getattr(k[1], name) for k in keys], dtype=np.float64)
+    columns["n_calls"] = np.array([counts[k] for k in keys], dtype=np.float64)
+    return OpTable(**columns)
 
 
 Formula = Callable[[Call], list[Work]]

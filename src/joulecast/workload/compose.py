@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from math import isfinite
 
-import numpy as np
-
 from joulecast.errors import DoesNotFitError, UsageError
+from joulecast.workload.calls import Work, table_of
 from joulecast.workload.policies import MODES, PrecisionPolicy, checked_optimizer, precision_policy
 from joulecast.workload.table import (
-    FIXED_COLUMNS,
-    SCALING_COLUMNS,
+    Dtype,
     OpKind,
     OpTable,
     OptimizerTrace,
@@ -83,7 +81,6 @@ def workload(
         gradient_bytes=float(parameters.trainable_bytes) if mode != "forward" else 0.0,
         persistent_bytes=persistent,
         peak_live_bytes=peak_live,
-        n_forward_passes=float(accumulate),
         features={**trace.features, **structural_features(table, peak_live)},
         notes=trace.notes,
     )
@@ -117,18 +114,16 @@ def _row(
     operator: str, m: float, read_bytes: float, written_bytes: float, n_calls: float, n_kernels: float
 ) -> OpTable:
     """Return a table of one memory-bound optimizer kernel."""
-    values: dict[str, float] = dict.fromkeys((*SCALING_COLUMNS, *FIXED_COLUMNS), 0.0)
-    values.update(batch=1, m=m, n=1, read_bytes=read_bytes, written_bytes=written_bytes, n_calls=n_calls)
-    values.update(n_kernels=n_kernels, kernel_area=1, stride=1, groups=1, counted=1)
-    labels = {
-        "kind": OpKind.OPTIMIZER,
-        "phase": Phase.OPTIMIZER,
-        "dtype": "fp32",
-        "operator": operator,
-        "module": "",
-    }
-    columns = {name: np.array([value]) for name, value in values.items()}
-    return OpTable(**{name: np.array([str(v)]) for name, v in labels.items()}, **columns)
+    label = (OpKind.OPTIMIZER, Phase.OPTIMIZER, Dtype.FP32, operator, "")
+    work = Work(
+        kind=OpKind.OPTIMIZER,
+        dtype=Dtype.FP32,
+        m=m,
+        read_bytes=read_bytes,
+        written_bytes=written_bytes,
+        n_kernels=n_kernels,
+    )
+    return table_of([label], [work]).repeated(n_calls)
 
 
 def _accumulation(parameters: ParameterCount, n_times: int) -> OpTable:
@@ -158,25 +153,23 @@ def structural_features(table: OpTable, peak_live_bytes: float) -> Mapping[str, 
 
     Shares are of the step's FLOPs; intensity is FLOPs per byte; saved bytes are the peak of what is alive.
     """
-    flop = table.flop * table.n_calls
-    n_bytes = float(np.sum(table.bytes_moved * table.n_calls))
-    total = float(np.sum(flop))
+    total, n_bytes = table.total(table.flop), table.total(table.bytes_moved)
+    n_kernels = table.total(table.n_kernels)
     per_flop = 1.0 / total if total > 0 else 0.0
     convolution = table.kind == OpKind.CONVOLUTION
     depthwise = convolution & (table.groups > 1) & (table.group_width == 1)
     grouped = convolution & (table.groups > 1) & (table.group_width > 1)
     attention = table.kind == OpKind.ATTENTION
-    counted_bytes = float(np.sum((table.bytes_moved * table.n_calls)[table.counted > 0]))
     return {
         "flop": total,
         "bytes": n_bytes,
         "intensity_flop_per_byte": total / n_bytes if n_bytes else 0.0,
-        "n_kernels": float(np.sum(table.n_kernels * table.n_calls)),
-        "kernels_per_flop": float(np.sum(table.n_kernels * table.n_calls)) * per_flop,
-        "convolution_share": float(np.sum(flop[convolution])) * per_flop,
-        "depthwise_share": float(np.sum(flop[depthwise])) * per_flop,
-        "grouped_share": float(np.sum(flop[grouped])) * per_flop,
-        "attention_share": float(np.sum(flop[attention])) * per_flop,
+        "n_kernels": n_kernels,
+        "kernels_per_flop": n_kernels * per_flop,
+        "convolution_share": table.total(table.flop * convolution) * per_flop,
+        "depthwise_share": table.total(table.flop * depthwise) * per_flop,
+        "grouped_share": table.total(table.flop * grouped) * per_flop,
+        "attention_share": table.total(table.flop * attention) * per_flop,
         "saved_bytes_per_flop": peak_live_bytes * per_flop,
-        "coverage": counted_bytes / n_bytes if n_bytes else 1.0,
+        "coverage": table.coverage_frac,
     }

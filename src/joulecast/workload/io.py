@@ -114,13 +114,25 @@ def load_trace_file(path: Path, key: str) -> StepTrace:
     TableError
         If the file is corrupt, of another version, or holds no trace of that key.
     """
+    trace = find_trace(path, key)
+    if trace is None:
+        raise TableError(f"{path} holds no trace {key!r}; it holds {', '.join(load_trace_keys(path))}")
+    return trace
 
-    def build(archive: Any, header: dict[str, Any]) -> StepTrace:
-        if key not in header["traces"]:
-            raise TableError(f"{path} holds no trace {key!r}; it holds {', '.join(header['traces'])}")
-        return _trace_from(archive, header, key)
 
-    trace: StepTrace = _read(path, build)
+def find_trace(path: Path, key: str) -> StepTrace | None:
+    """Return one trace of a file, or None if it holds no trace of that key.
+
+    Raises
+    ------
+    TableError
+        If the file is corrupt or of another version.
+    """
+
+    def build(archive: Any, header: dict[str, Any]) -> StepTrace | None:
+        return _trace_from(archive, header, key) if key in header["traces"] else None
+
+    trace: StepTrace | None = _read(path, build)
     return trace
 
 

@@ -6,25 +6,20 @@ every element alike is recorded over one small parameter and scaled to all: the 
 lists. One that looks at shapes (Adafactor) is recorded over them all.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from joulecast.workload.calls import Work
+from joulecast.workload.calls import Work, table_of
 from joulecast.workload.policies import checked_optimizer
 from joulecast.workload.recorder import Recorder, Recording
 from joulecast.workload.table import (
-    FIXED_COLUMNS,
-    LABEL_COLUMNS,
-    SCALING_COLUMNS,
     OpKind,
-    OpTable,
     OptimizerTrace,
     Phase,
     concatenate,
@@ -152,17 +147,3 @@ def _with_masters(
         state_bytes=step.state_bytes + wide,
         temporary_bytes=step.temporary_bytes + wide,
     )
-
-
-def table_of(labels: Sequence[tuple[str, ...]], work: Sequence[Work]) -> OpTable:
-    """Return the table of calls that do not scale, equals merged."""
-    counts = Counter(zip(labels, work, strict=True))
-    keys = list(counts)
-    columns: dict[str, Any] = {
-        name: np.array([k[0][i] for k in keys], dtype=np.str_) for i, name in enumerate(LABEL_COLUMNS)
-    }
-    for name in (*SCALING_COLUMNS, *FIXED_COLUMNS):
-        if name != "n_calls":
-            columns[name] = np.array([getattr(k[1], name) for k in keys], dtype=np.float64)
-    columns["n_calls"] = np.array([counts[k] for k in keys], dtype=np.float64)
-    return OpTable(**columns)

@@ -222,11 +222,17 @@ def _argument(call: Call, position: int, name: str, default: Any) -> Any:
     return call.args[position] if len(call.args) > position else call.kwargs.get(name, default)
 
 
-@formula("_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention")
+@formula(
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)
 def _flash(call: Call) -> list[Work]:
+    """Only the CPU's kernel takes a mask."""
     causal = bool(_argument(call, 4, "is_causal", False))
+    masked = call.kwargs.get("attn_mask") is not None
     return _attention(
-        call, call.args[0], call.args[1], causal=causal, masked=False, backward=False, kernels=1
+        call, call.args[0], call.args[1], causal=causal, masked=masked, backward=False, kernels=1
     )
 
 
@@ -251,13 +257,4 @@ def _efficient_backward(call: Call) -> list[Work]:
     causal = bool(_argument(call, 11, "is_causal", False))
     return _attention(
         call, call.args[1], call.args[2], causal=causal, masked=mask is not None, backward=True, kernels=2
-    )
-
-
-@formula("_scaled_dot_product_flash_attention_for_cpu")
-def _flash_cpu(call: Call) -> list[Work]:
-    causal = bool(_argument(call, 4, "is_causal", False))
-    masked = call.kwargs.get("attn_mask") is not None
-    return _attention(
-        call, call.args[0], call.args[1], causal=causal, masked=masked, backward=False, kernels=1
     )

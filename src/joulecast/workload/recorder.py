@@ -148,7 +148,6 @@ class Recorder(TorchDispatchMode):
             self._weights.add(outputs[0].untyped_storage()._cdata)
         call = Call(
             name=packet,
-            overload=func._overloadname,
             args=args,
             kwargs=kwargs,
             outputs=outputs,

@@ -169,6 +169,16 @@ class OpTable:
         """Traffic of one call. [bytes]"""
         return self.read_bytes + self.written_bytes
 
+    def total(self, per_call: Floats) -> float:
+        """Return the sum over the step of what one call of each row takes."""
+        return float(np.sum(per_call * self.n_calls))
+
+    @property
+    def coverage_frac(self) -> float:
+        """Share of the traffic in operators that have a formula. [1]"""
+        n_bytes = self.total(self.bytes_moved)
+        return self.total(self.bytes_moved * self.counted) / n_bytes if n_bytes else 1.0
+
     def rows(self, selection: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> "OpTable":
         """Return the table of the selected rows."""
         return OpTable(**{name: getattr(self, name)[selection] for name in _TABLE_COLUMNS})
@@ -318,8 +328,6 @@ class Workload:
         Parameters, buffers, optimizer state, master weights. [bytes]
     peak_live_bytes : float
         The most alive beyond that: activations, gradients, temporaries. [bytes]
-    n_forward_passes : float
-        Micro-batches per step.
     features : mapping of str to float
         Structural features, for the calibration.
     notes : tuple of str
@@ -334,6 +342,5 @@ class Workload:
     gradient_bytes: float
     persistent_bytes: float
     peak_live_bytes: float
-    n_forward_passes: float = 1.0
     features: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

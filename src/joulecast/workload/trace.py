@@ -49,6 +49,16 @@ _VARIANTS: Final[dict[str, tuple[torch.dtype | None, torch.dtype | None]]] = {
     "pure-fp16": (None, torch.float16),
 }
 
+#: The batch sizes that determine the dependence of a model whose operators do not follow the batch.
+BATCH_SIZES: Final = (2, 3)
+
+
+def batch_sizes_with(batch_size: int | None) -> tuple[int, int]:
+    """Return two batch sizes of which one is that asked for: a graph that switches with it is seen then."""
+    small, large = BATCH_SIZES
+    return small, max(batch_size or large, large)
+
+
 # --- one step -------------------------------------------------------------------------------------
 
 
@@ -229,7 +239,7 @@ def trace_step(  # noqa: PLR0913  (options by name)
     flash: bool = True,
     checkpointing: bool = False,
     optimizers: Sequence[str] = ("adamw",),
-    batch_sizes: tuple[int, int] = (2, 3),
+    batch_sizes: tuple[int, int] = BATCH_SIZES,
     seq_lens: Sequence[int] = (0,),
     fallback_batch_size: int | None = None,
 ) -> StepTrace:

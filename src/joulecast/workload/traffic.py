@@ -118,21 +118,30 @@ def _group_norm_backward(call: Call) -> list[Work]:
 # --- look-ups -------------------------------------------------------------------------------------
 
 
-@formula("embedding")
-def _embedding(call: Call) -> list[Work]:
-    """Read the rows looked up, not the table."""
+def _look_up(call: Call, kind: OpKind) -> list[Work]:
+    """Read as much as is written, and the indices: not the table."""
     output = call.outputs[0]
-    indices = touched_bytes(call.args[1])
+    indices = sum(touched_bytes(t) for t in tensors_in(call.args[1:]))
     moved = touched_bytes(output)
     return [
         Work(
-            kind=OpKind.EMBEDDING,
+            kind=kind,
             dtype=dtype_of(output),
             m=numel(output),
             read_bytes=moved + indices,
             written_bytes=moved,
         )
     ]
+
+
+@formula("embedding")
+def _embedding(call: Call) -> list[Work]:
+    return _look_up(call, OpKind.EMBEDDING)
+
+
+@formula("index_select", "gather", "index", "take_along_dim", "masked_select")
+def _gather(call: Call) -> list[Work]:
+    return _look_up(call, OpKind.INDEX)
 
 
 @formula("embedding_dense_backward")
@@ -148,23 +157,6 @@ def _embedding_backward(call: Call) -> list[Work]:
             read_bytes=2 * moved + 4 * touched_bytes(indices),
             written_bytes=written_of(call) + moved + 4 * touched_bytes(indices),
             n_kernels=8,
-        )
-    ]
-
-
-@formula("index_select", "gather", "index", "take_along_dim", "masked_select")
-def _gather(call: Call) -> list[Work]:
-    """Read as much as is written, and the indices."""
-    output = call.outputs[0]
-    indices = sum(touched_bytes(t) for t in tensors_in(call.args[1:]))
-    moved = touched_bytes(output)
-    return [
-        Work(
-            kind=OpKind.INDEX,
-            dtype=dtype_of(output),
-            m=numel(output),
-            read_bytes=moved + indices,
-            written_bytes=moved,
         )
     ]
 

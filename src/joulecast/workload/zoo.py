@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from joulecast.errors import TableError, UsageError
-from joulecast.workload.io import FORMAT, load_trace_file, load_trace_keys, save_traces
+from joulecast.workload.io import FORMAT, find_trace, load_trace_file, save_traces
 from joulecast.workload.models import ModelName, check_seq_len, model_card, resolve_model
 from joulecast.workload.policies import OPTIMIZERS, precision_policy
 from joulecast.workload.table import OptimizerTrace, StepTrace
@@ -217,9 +217,9 @@ def load_trace(  # noqa: PLR0913  (options by name)
 def _packaged(name: ModelName, options: TraceOptions, seq_len: int | None) -> StepTrace | None:
     """Return the packaged trace, if there is one that holds for the length asked for."""
     path = packaged_path(name)
-    if not path.is_file() or options.key not in load_trace_keys(path):
+    trace = find_trace(path, options.key) if path.is_file() else None
+    if trace is None:
         return None
-    trace = load_trace_file(path, options.key)
     shortest, longest = trace.seq_len_range
     holds = not trace.tokens_per_sample_is_seq_len or shortest <= (seq_len or longest) <= longest
     return trace if holds else None
@@ -344,7 +344,7 @@ def trace_named(
         train=train,
         raise_positions=not train,
     )
-    from joulecast.workload.trace import trace_step
+    from joulecast.workload.trace import BATCH_SIZES, batch_sizes_with, trace_step
 
     slow = (options.slow_optimizer,) if options.slow_optimizer else ()
     lengths = (
@@ -361,7 +361,7 @@ def trace_named(
         memory_format=options.memory_format,
         flash=options.attention != "efficient",
         checkpointing=options.checkpointing,
-        batch_sizes=(2, max(batch_size or 3, 3)) if name.family == "file" else (2, 3),
+        batch_sizes=batch_sizes_with(batch_size) if name.family == "file" else BATCH_SIZES,
         optimizers=(*QUICK_OPTIMIZERS, *slow) if optimizers is None else optimizers,
         seq_lens=lengths,
         fallback_batch_size=batch_size,

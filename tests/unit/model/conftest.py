@@ -2,47 +2,21 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.hardware.spec import Gpu
 from joulecast.model.definitions import BANDWIDTH_CLASSES, PARAMETERS
+from joulecast.workload.calls import Work, table_of
 from joulecast.workload.table import DTYPE_BYTES, OpKind, OpTable, ParameterCount, Phase, Workload
 
-_DEFAULTS = {
-    "batch": 1.0,
-    "m": 1.0,
-    "n": 1.0,
-    "k": 0.0,
-    "flop": 0.0,
-    "read_bytes": 0.0,
-    "written_bytes": 0.0,
-    "n_calls": 1.0,
-    "n_kernels": 1.0,
-    "kernel_area": 1.0,
-    "stride": 1.0,
-    "groups": 1.0,
-    "group_width": 0.0,
-    "causal": 0.0,
-    "masked": 0.0,
-    "channels_last": 0.0,
-    "counted": 1.0,
-}
 
-
-def row(kind: str, dtype: str = "fp32", phase: str = Phase.FORWARD, **columns: float) -> OpTable:
+def row(
+    kind: str, dtype: str = "fp32", phase: str = Phase.FORWARD, n_calls: float = 1.0, **columns: float
+) -> OpTable:
     """Return a table of one row."""
-    numbers = {**_DEFAULTS, **columns}
-    numbers.setdefault("model_flop", numbers["flop"])
-    return OpTable(
-        kind=np.array([str(kind)]),
-        phase=np.array([str(phase)]),
-        dtype=np.array([str(dtype)]),
-        operator=np.array(["op"]),
-        module=np.array(["*"]),
-        **{name: np.array([float(value)]) for name, value in numbers.items()},
-    )
+    work = Work(kind=kind, dtype=dtype, **{"m": 1.0, "model_flop": columns.get("flop", 0.0), **columns})
+    return table_of([(kind, phase, dtype, "op", "*")], [work]).repeated(n_calls)
 
 
 def gemm(

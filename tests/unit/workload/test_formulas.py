@@ -24,7 +24,6 @@ def tensor(*shape, dtype="torch.float32", strides=None):
 def call(name, *args, outputs=(), in_backward=False, weight_operand=False, **kwargs):
     return Call(
         name=name,
-        overload="",
         args=args,
         kwargs=kwargs,
         outputs=outputs,
