@@ -5,6 +5,7 @@ why the others are not. Tracing needs the torch extra unless the op table is pac
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -116,6 +117,30 @@ def relative_group(run: Run) -> str:
         return ""
     columns = ("source", "model", "gpu", "precision", "batch_per_gpu", "n_gpus", "optimizer")
     return "|".join(run.text(column) for column in columns)
+
+
+#: Marks of where timm's weights came from, not of an architecture.
+_WEIGHTS_FROM: Final = ("tf_", "gluon_", "legacy_", "ssl_", "swsl_", "ig_")
+
+
+def family_of(model: str) -> str:
+    """Return the family of a canonical model name: what is left out together to hold a model out.
+
+    A name of timm counts by the letters it begins with, whoever trained its weights: ``timm/tf_efficientnetv2_s``
+    is of ``timm/efficientnetv``. Elsewhere a family is the name without its task.
+    """
+    library, _, name = model.partition("/")
+    if library != "timm":
+        return model.split("#", maxsplit=1)[0]
+    for prefix in _WEIGHTS_FROM:
+        name = name.removeprefix(prefix)
+    found = re.match(r"[a-z]+", name)
+    return f"timm/{found.group() if found else name}"
+
+
+def fold_label(record: StepRecord) -> str:
+    """Return ``GPU#FAMILY`` of a record."""
+    return f"{record.step.gpu.slug}#{family_of(record.model)}"
 
 
 def weighted(records: Sequence[StepRecord]) -> list[float]:

@@ -4,20 +4,21 @@ In: `OperatorRecords`. Out: `StageResult` by group of kinds. Clocks are solved i
 theirs under an FP32 product.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from joulecast.calibrate.evolution import Search, evolve, robust_loss
 from joulecast.calibrate.ops import OperatorRecords
 from joulecast.calibrate.stages import Stage, StageResult, Values, fit_stage
 from joulecast.hardware.spec import Gpu
 from joulecast.model import power
 from joulecast.model.parameters import definition
 from joulecast.model.rows import KIND_NUMBER, Booleans, Integers, Rows, concatenate_rows, rows_of
-from joulecast.model.time import Parts, product_parts, row_costs, smooth_maximum
-from joulecast.workload.table import Floats, OpKind
+from joulecast.model.time import Parts, kernel_time_s, product_parts, row_costs, smooth_maximum
+from joulecast.workload.table import Floats, OpKind, Strings
 
 #: Exponent of the smooth maximum of dispatch and kernel when operators are timed one by one: `ops.parquet`
 #: shows a sharp corner. [1]
@@ -43,6 +44,8 @@ class OperatorProblem:
         [W]
     mean_power_w : ndarray
         Measured; NaN where not. [W]
+    labels : ndarray of str
+        ``GPU#`` of each operator: what is left out together.
     """
 
     rows: Rows
@@ -52,6 +55,7 @@ class OperatorProblem:
     floor_s: Floats | None
     limit_w: Floats
     mean_power_w: Floats
+    labels: Strings
 
     def operating_point(self, values: Values) -> power.OperatingPoint:
         """Return clock, time and energy of each operator, alone and repeated. [op]."""
@@ -69,18 +73,52 @@ class OperatorProblem:
     def latency_and_power(self, values: Values) -> tuple[Floats, Floats]:
         """Return the latency and the power predicted. [s], [W] [op]."""
         point = self.operating_point(values)
-        kernel_s = point.time_s / self.rows.n_calls
+        return self.latency_of(point.time_s / self.rows.n_calls, values), point.energy_j / point.time_s
+
+    def latency_of(self, kernel_s: Floats, values: Values) -> Floats:
+        """Return what a clock on the host shows of kernels launched one by one. [s] [op]."""
         floor_s = bench_floor_s(self.rows, values) if self.floor_s is None else self.floor_s
         eager_s = smooth_maximum(
             kernel_s + values["bench.visible_share"] * floor_s, floor_s, _BENCH_SHARPNESS
         )
-        return np.where(self.eager, eager_s, kernel_s), point.energy_j / point.time_s
+        return np.where(self.eager, eager_s, kernel_s)
 
     def residuals(self, values: Values) -> Floats:
         """Return log(measured / predicted) of latency, and of power where measured. [row]."""
         latency_s, mean_power_w = self.latency_and_power(values)
         by_power = np.log(self.mean_power_w / mean_power_w)
         return np.concatenate([np.log(self.latency_s / latency_s), by_power[np.isfinite(by_power)]])
+
+    def groups(self) -> Strings:
+        """Return the label of each residual; see `Problem`. [row]."""
+        return np.concatenate([self.labels, self.labels[np.isfinite(self.mean_power_w)]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPopulation:
+    """Single operators at clocks already solved: what a population of parameter sets is judged by.
+
+    Attributes
+    ----------
+    problem : OperatorProblem
+    clock_hz : ndarray [op]
+        SM clock of each operator. [Hz]
+    """
+
+    problem: OperatorProblem
+    clock_hz: Floats
+
+    def losses(self, values: Mapping[str, Any]) -> Floats:
+        """Return the mean robust loss of each set; see `PopulationProblem`. [population]."""
+        problem = self.problem
+        costs = row_costs(problem.rows, values, problem.parts)
+        latency_s = problem.latency_of(kernel_time_s(costs, self.clock_hz), values)
+        return robust_loss(np.log(problem.latency_s / latency_s))
+
+
+def population_of(problem: OperatorProblem, values: Values) -> OperatorPopulation:
+    """Return a problem with its clocks held where some parameters solve them."""
+    return OperatorPopulation(problem=problem, clock_hz=problem.operating_point(values).clock_hz)
 
 
 _BENCH_NAMES: Final = {
@@ -146,6 +184,7 @@ def operator_problem(
         floor_s=floor_s,
         limit_w=joined.device.board_power_w,
         mean_power_w=np.where(records.latency_s >= _LEAST_POWER_LATENCY_S, records.mean_power_w, np.nan),
+        labels=np.char.add(records.gpu, "#"),
     )
 
 
@@ -174,6 +213,9 @@ OPERATOR_STAGES: Final[Mapping[str, tuple[tuple[OpKind, ...], tuple[str, ...]]]]
             "product.wave_share",
             "product.wave_tail",
             "product.split_half",
+            "product.resident_outputs",
+            "product.odd_cost",
+            "product.batched_ratio",
             "bandwidth.product",
             "bandwidth.sharpness",
             "launch.kernel_s",
@@ -232,6 +274,7 @@ def fit_operators(
     values: Values,
     *,
     left_out: Iterable[str] = (),
+    search: Search | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[StageResult]:
     """Return the results of the stages on single operators.
@@ -245,6 +288,8 @@ def fit_operators(
         All parameters, where to start.
     left_out : iterable of str
         Slugs of GPUs that the fit must not see.
+    search : Search or None
+        How differential evolution searches the range first; None to start where `values` are.
     progress : callable or None
         Told each stage's line.
     """
@@ -256,6 +301,8 @@ def fit_operators(
         if not len(chosen):
             continue
         problem = operator_problem(chosen, gpus, observed_floors_s(chosen))
+        if search is not None:
+            current = better_of(problem, current, _searched(chosen, gpus, parameters, current, search))
         result = fit_stage(Stage(name=name, parameters=parameters, problem=problem), current)
         current.update(result.values)
         results.append(result)
@@ -269,6 +316,33 @@ def fit_operators(
         at_bound=(),
     )
     return [floors, *results]
+
+
+#: Operators of each kind and GPU that judge a population. [1]
+_SEARCHED_PER_GROUP: Final = 50
+
+#: Energies do not change a latency at a held clock: no evolution can find them.
+_UNSEARCHED: Final = ("power.",)
+
+
+def _searched(
+    records: OperatorRecords,
+    gpus: Mapping[str, Gpu],
+    parameters: Sequence[str],
+    values: Values,
+    search: Search,
+) -> dict[str, float]:
+    """Return all parameters with those of a stage where differential evolution leaves them."""
+    few = sampled(records, _SEARCHED_PER_GROUP, search.seed)
+    population = population_of(operator_problem(few, gpus, observed_floors_s(few)), values)
+    names = [name for name in parameters if not name.startswith(_UNSEARCHED)]
+    return {**values, **evolve(population, names, values, search)}
+
+
+def better_of(problem: OperatorProblem, first: Values, second: Values) -> dict[str, float]:
+    """Return whichever parameters leave the smaller robust loss; clocks solved for each."""
+    losses = [float(robust_loss(problem.residuals(values))) for values in (first, second)]
+    return dict(first if losses[0] <= losses[1] else second)
 
 
 def fitted_floors(records: OperatorRecords) -> dict[str, float]:

@@ -4,19 +4,21 @@ In: `StepRecord` lists. Out: `StageResult`, and the quantiles of what is left. T
 together, since a power limit couples them.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from joulecast.calibrate.dataset import StepRecord, weighted
+from joulecast.calibrate.dataset import StepRecord, fold_label, weighted
+from joulecast.calibrate.folds import Fold, belongs, dealt, folds_of, values_without
 from joulecast.calibrate.stages import JointProblem, Problem, Stage, StageResult, Values, fit_stage
 from joulecast.model.batch import Batch, batch_of, step_costs
-from joulecast.model.definitions import BANDWIDTH_CLASSES, PATH_FAMILIES
+from joulecast.model.definitions import PATH_FAMILIES
 from joulecast.model.parameters import ResidualQuantiles
 from joulecast.model.rows import Integers
-from joulecast.workload.table import Floats
+from joulecast.workload.table import Floats, Strings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class StepProblem:
         Of each row. [1]
     group : ndarray of int
         Where only ratios of time count: the group within which; -1 elsewhere. [1]
+    labels : ndarray of str
+        `fold_label` of each step.
     power_weight : float
         Of power beside time; 0 leaves power out. [1]
     time_weight : float
@@ -43,6 +47,7 @@ class StepProblem:
     mean_power_w: Floats
     weight: Floats
     group: Integers
+    labels: Strings
     time_weight: float = 1.0
     power_weight: float = 1.0
 
@@ -50,6 +55,13 @@ class StepProblem:
         """Return log(measured / predicted) of time and of power; NaN where not measured. [step]."""
         costs = step_costs(self.batch, values)
         return np.log(self.step_time_s / costs.step_time_s), np.log(self.mean_power_w / costs.mean_power_w)
+
+    def errors(self, values: Values) -> tuple[Floats, Floats]:
+        """Return the absolute relative errors of time and power that count, and their weights. [1] [row]."""
+        time, mean_power = self.log_ratios(values)
+        ratios = np.concatenate([centred(time, self.group), mean_power])
+        known = np.isfinite(ratios)
+        return np.abs(np.expm1(-ratios[known])), np.concatenate([self.weight, self.weight])[known]
 
     def residuals(self, values: Values) -> Floats:
         """Return weighted log ratios of what is measured. [row]."""
@@ -60,6 +72,11 @@ class StepProblem:
         )
         measured: Floats = joined[np.isfinite(joined)]
         return measured
+
+    def groups(self) -> Strings:
+        """Return the label of each residual; see `Problem`. [row]."""
+        measured = np.isfinite(np.concatenate([self.step_time_s, self.mean_power_w]))
+        return np.concatenate([self.labels, self.labels])[measured]
 
 
 def centred(log_ratios: Floats, group: Integers) -> Floats:
@@ -87,43 +104,64 @@ def step_problem(
         group=np.array(
             [number.setdefault(r.relative_to, len(number)) if r.relative_to else -1 for r in records]
         ),
+        labels=np.array([fold_label(record) for record in records], dtype=np.str_),
         time_weight=time_weight,
         power_weight=power_weight,
     )
 
 
-#: Classes that single operators determine, or that no source shows apart from what runs beside them.
-_HELD_BANDWIDTHS: Final = (
-    *("elementwise", "softmax_forward", "layer_norm_forward", "product", "attention"),
-    *("optimizer", "other", "group_norm", "embedding", "index"),
-)
-
-#: Parameters that whole steps determine, beside those that single operators do.
-STEP_TIME_PARAMETERS: Final = (
-    *(f"convolution.{f}.{p}" for f in PATH_FAMILIES for p in ("forward", "dgrad", "wgrad", "k_half")),
-    *(f"convolution.{p}_ratio" for p in ("pointwise", "stride", "contiguous", "grouped", "alignment")),
-    *("convolution.layout_traffic", "convolution.group_half", "convolution.depthwise_rate"),
-    *("product.tf32.efficiency", "product.tf32.k_half", "product.dual_issue_ratio"),
-    *("batch_norm.forward_cycles", "batch_norm.backward_cycles", "batch_norm.channel_half"),
-    *("batch_norm.bf16_ratio", "batch_norm.reread_share", "batch_norm.reread_share_channels_last"),
-    *(f"bandwidth.{name}" for name in BANDWIDTH_CLASSES if name not in _HELD_BANDWIDTHS),
-    *("bandwidth.l2_gain", "bandwidth.l2_share", "bandwidth.ramp_s"),
-    *("attention.backward", "attention.efficient_ratio"),
+#: Parameters that whole steps determine, in the order in which stages free them: what all models share; what
+#: the kernels of some architectures have of their own (grouped and depthwise convolutions, batch norm, pooling,
+#: fused attention); what a precision has of its own.
+BASE_PARAMETERS: Final = (
     *("host.forward_kernel_s", "host.backward_kernel_s", "host.copy_kernel_s", "host.data_parallel_ratio"),
     *("clock.memory_knee", "clock.headroom"),
+    *("bandwidth.l2_gain", "bandwidth.l2_share", "bandwidth.ramp_s"),
+    *("bandwidth.copy", "bandwidth.reduction", "bandwidth.optimizer", "bandwidth.convolution"),
+    *("bandwidth.softmax_backward", "bandwidth.layer_norm_backward"),
+    *(f"convolution.vector.{what}" for what in ("forward", "dgrad", "wgrad", "k_half")),
+    *("convolution.pointwise_ratio", "convolution.stride_ratio", "convolution.contiguous_ratio"),
+    *("product.dual_issue_ratio", "product.wide_issue_ratio"),
 )
+CLASS_PARAMETERS: Final = (
+    *("convolution.group_half", "convolution.grouped_ratio"),
+    *("convolution.group_half_channels_last", "convolution.grouped_ratio_channels_last"),
+    *("convolution.depthwise_rate", "convolution.depthwise_fp32_rate"),
+    *("bandwidth.depthwise", "bandwidth.depthwise_dgrad", "bandwidth.depthwise_wgrad"),
+    *("batch_norm.forward_cycles", "batch_norm.backward_cycles", "batch_norm.channel_half"),
+    *("batch_norm.reread_share", "batch_norm.reread_share_channels_last"),
+    *("bandwidth.batch_norm_forward", "bandwidth.batch_norm_backward"),
+    *("bandwidth.batch_norm_forward_channels_last", "bandwidth.batch_norm_backward_channels_last"),
+    *("bandwidth.pool_forward", "bandwidth.pool_backward"),
+    *("attention.backward", "attention.efficient_ratio"),
+)
+PRECISION_PARAMETERS: Final = (
+    *(f"convolution.{f}.{p}" for f in ("tf32", "tensor16") for p in ("forward", "dgrad", "wgrad", "k_half")),
+    *("convolution.layout_traffic", "convolution.alignment_ratio"),
+    *("product.tf32.efficiency", "product.tf32.k_half", "product.tf32.tile_half"),
+    *("batch_norm.bf16_ratio", "bandwidth.elementwise_16bit"),
+)
+STEP_TIME_PARAMETERS: Final = (*BASE_PARAMETERS, *CLASS_PARAMETERS, *PRECISION_PARAMETERS)
 
 STEP_POWER_PARAMETERS: Final = (
     *(f"power.{family}_j_per_flop" for family in PATH_FAMILIES),
     *("power.j_per_byte", "power.gddr_ratio", "power.l2_share"),
     *("power.tsmc12_ratio", "power.samsung8_ratio"),
-    *("power.static_limit_share", "power.leakage_share", "power.limit_ratio"),
-    *("power.voltage_max_ratio", "power.voltage_flat_share"),
+    *("power.working_limit_share", "power.gddr_working_ratio", "power.leakage_share", "power.limit_ratio"),
+    "power.voltage_exponent",
+    *(
+        f"power.{node}_voltage_{what}"
+        for node in ("tsmc12", "samsung8")
+        for what in ("max_ratio", "flat_share")
+    ),
 )
 
 
-#: Weight of one operator beside one step in the joint stage. [1]
+#: Weight of one operator beside one step in the joint stages. [1]
 _OPERATOR_WEIGHT: Final = 0.4
+
+#: Large folds of each kind that decide whether a stage is kept. [1]
+_DECIDING_FOLDS: Final = 4
 
 
 def fit_steps(
@@ -133,9 +171,10 @@ def fit_steps(
     operators: Problem | None = None,
     operator_parameters: tuple[str, ...] = (),
     n_evaluations: int = 10,
+    earlier: Sequence[StageResult] = (),
     progress: Callable[[str], None] | None = None,
 ) -> list[StageResult]:
-    """Return the results of the stages on whole steps: power, then time and power together.
+    """Return the results of the stages on whole steps, each kept only if the held-out error falls.
 
     Parameters
     ----------
@@ -143,28 +182,80 @@ def fit_steps(
     values : mapping
         All parameters, where to start.
     operators : Problem or None
-        Operators that both stages fit beside the steps.
+        Operators that the stages fit beside the steps.
     operator_parameters : tuple of str
         Parameters that those determine.
     n_evaluations : int
         Most gradients of a stage. [1]
+    earlier : sequence of StageResult
+        Stages before these: what their folds leave out stays left out.
     progress : callable or None
         Told each stage's line.
+
+    Notes
+    -----
+    Power; then the refinement: base, architecture class, precision; then all at once. A stage that does not
+    lower the error on GPUs and families left out (`held_out_error`) is reported and undone.
     """
     problem: Problem = step_problem(records)
     if operators is not None:
         problem = JointProblem(problems=(problem, operators), weights=(1.0, _OPERATOR_WEIGHT))
+    folds = dealt(folds_of(records), _DECIDING_FOLDS)
+    stages = {
+        "power": STEP_POWER_PARAMETERS,
+        "base": BASE_PARAMETERS,
+        "architecture class": CLASS_PARAMETERS,
+        "precision": PRECISION_PARAMETERS,
+        "together": (*STEP_TIME_PARAMETERS, *STEP_POWER_PARAMETERS, *operator_parameters),
+    }
     current = dict(values)
-    results = []
-    both = (*STEP_TIME_PARAMETERS, *STEP_POWER_PARAMETERS, *operator_parameters)
-    for name, parameters in (("power", STEP_POWER_PARAMETERS), ("time and power", both)):
+    results: list[StageResult] = []
+    held_out = held_out_error(records, folds, current, earlier)
+    for name, parameters in stages.items():
         stage = Stage(name=name, parameters=parameters, problem=problem, n_evaluations=n_evaluations)
-        result = fit_stage(stage, current)
-        current.update(result.values)
+        found = fit_stage(stage, current)
+        tried = {**current, **found.values}
+        after = held_out_error(records, folds, tried, [*earlier, *results, found])
+        result = replace(found, held_out_before=held_out, held_out_after=after, kept=not after >= held_out)
         results.append(result)
+        if result.kept:
+            current, held_out = tried, after
         if progress is not None:
-            progress(f"{name}: mean error {result.error_before:.1%} -> {result.error_after:.1%}")
+            progress(stage_line(result))
     return results
+
+
+def stage_line(result: StageResult) -> str:
+    """Return what a stage did, in a line."""
+    held_out = f"held out {result.held_out_before:.1%} -> {result.held_out_after:.1%}"
+    kept = "" if result.kept else ", not kept"
+    return f"{result.name}: in sample {result.error_before:.1%} -> {result.error_after:.1%}, {held_out}{kept}"
+
+
+def held_out_error(
+    records: Sequence[StepRecord], folds: Sequence[Fold], values: Values, results: Sequence[StageResult]
+) -> float:
+    """Return the mean absolute relative error of time and power on what each fold leaves out. [1].
+
+    Parameters
+    ----------
+    records : sequence of StepRecord
+    folds : sequence of Fold
+    values : mapping
+        All parameters as fitted.
+    results : sequence of StageResult
+        The stages that led there.
+    """
+    sizes, weights = [], []
+    for fold in folds:
+        mine = [record for record in records if belongs(record, fold)]
+        if mine:
+            size, weight = step_problem(mine).errors(values_without(fold, values, results))
+            sizes.append(size)
+            weights.append(weight)
+    if not sizes or not sum(len(size) for size in sizes):
+        return math.nan
+    return float(np.average(np.concatenate(sizes), weights=np.concatenate(weights)))
 
 
 def thinned(records: Sequence[StepRecord], n_per_source: int, seed: int) -> list[StepRecord]:
@@ -206,20 +297,6 @@ def step_residuals(
 
 
 FEWEST_RESIDUALS: Final = 20
-
-
-def gpu_folds(records: Sequence[StepRecord], n_folds: int) -> list[frozenset[str]]:
-    """Return the GPUs in groups of about equal records; each group is left out once."""
-    counts: dict[str, int] = {}
-    for record in records:
-        counts[record.step.gpu.slug] = counts.get(record.step.gpu.slug, 0) + 1
-    folds: list[set[str]] = [set() for _ in range(n_folds)]
-    sizes = [0] * n_folds
-    for slug in sorted(counts, key=lambda name: (-counts[name], name)):
-        smallest = sizes.index(min(sizes))
-        folds[smallest].add(slug)
-        sizes[smallest] += counts[slug]
-    return [frozenset(fold) for fold in folds if fold]
 
 
 def residual_quantiles(log_ratios: Sequence[float] | Floats) -> ResidualQuantiles:

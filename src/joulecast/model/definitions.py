@@ -40,7 +40,8 @@ PATH_FAMILIES: Final = ("vector", "tf32", "tensor16")
 
 #: Memory-bound classes: kind, or kind and phase, or kind, phase and format.
 BANDWIDTH_CLASSES: Final = {
-    "elementwise": (0.84, "elementwise kernels"),
+    "elementwise": (0.84, "elementwise kernels on 32-bit types"),
+    "elementwise_16bit": (0.8, "elementwise kernels on 16-bit types"),
     "copy": (0.85, "copies, casts, concatenations"),
     "softmax_forward": (0.68, "softmax forward"),
     "softmax_backward": (0.85, "softmax backward"),
@@ -144,7 +145,7 @@ _FAMILY_NAMES: Final = {
 
 
 def _products() -> Iterator[Parameter]:
-    starts = {"vector": (0.97, 84.0, 4.5), "tf32": (0.60, 50.0, 24.0), "tensor16": (0.97, 180.0, 170.0)}
+    starts = {"vector": (0.97, 84.0, 4.5), "tf32": (0.80, 120.0, 60.0), "tensor16": (0.97, 180.0, 170.0)}
     for family, (efficiency, k_half, tile_half) in starts.items():
         on = f"on {_FAMILY_NAMES[family]}"
         yield _fraction(
@@ -155,15 +156,26 @@ def _products() -> Iterator[Parameter]:
             f"product.{family}.tile_half", tile_half, "1", 0.0, 1000.0, f"tile edge at half rate {on}"
         )
     yield _fraction(
-        "product.dual_issue_ratio", 0.58, "rate of 128-lane SMs that issue FP32 twice per clock", 0.4
+        "product.dual_issue_ratio", 0.58, "FP32 rate of 128-lane SMs that share issue with integer work", 0.4
+    )
+    yield _fraction(
+        "product.wide_issue_ratio", 0.75, "FP32 rate of 128-lane SMs with integer lanes beside them", 0.4
+    )
+    yield Parameter(
+        "product.resident_outputs", 16384.0, "1", 1024.0, 65536.0, "outputs that an SM works on at once"
     )
     yield _fraction("product.batched_ratio", 0.9, "rate of batched products relative to single ones", 0.3)
     yield _fraction(
         "product.wave_share", 0.64, "share of wave quantisation that shows; the rest is averaged", 0.0
     )
     yield _fraction("product.wave_tail", 0.25, "waves lost at the end of a product", 0.0)
-    yield _fraction(
-        "product.alignment_ratio", 0.6, "tensor rate where a dimension is no multiple of 16 bytes", 0.1
+    yield Parameter(
+        "product.odd_cost",
+        1.0,
+        "1",
+        0.0,
+        8.0,
+        "added tensor time where a dimension is no multiple of 16 bytes, at an A100's rate",
     )
     yield Parameter(
         "product.split_half", 2700.0, "1", 8.0, 4096.0, "least depth K of one part of a split product"
@@ -210,9 +222,26 @@ def _convolutions() -> Iterator[Parameter]:
     yield Parameter(
         "convolution.group_half", 11.0, "1", 1.0, 400.0, "channels of a group at half of the grouped rate"
     )
-    yield _fraction("convolution.grouped_ratio", 0.27, "rate of grouped relative to dense convolutions", 0.05)
+    yield _fraction("convolution.grouped_ratio", 0.35, "rate of grouped relative to dense, contiguous", 0.02)
+    yield Parameter(
+        "convolution.group_half_channels_last",
+        4.0,
+        "1",
+        0.0,
+        400.0,
+        "channels of a group at half of the grouped rate, channels-last",
+    )
     yield _fraction(
-        "convolution.depthwise_rate", 0.076, "share of vector peak of depthwise convolutions", 0.01
+        "convolution.grouped_ratio_channels_last",
+        0.15,
+        "rate of grouped relative to dense, channels-last",
+        0.01,
+    )
+    yield _fraction(
+        "convolution.depthwise_rate", 0.076, "share of vector peak of depthwise convolutions, 16 bit", 0.01
+    )
+    yield _fraction(
+        "convolution.depthwise_fp32_rate", 0.076, "share of vector peak of depthwise convolutions, FP32", 0.01
     )
 
 
@@ -291,29 +320,46 @@ def _power() -> Iterator[Parameter]:
     yield Parameter(
         "power.attention_ratio", 1.4, "1", 0.5, 3.0, "energy per FLOP of fused attention over products'"
     )
+    yield Parameter(
+        "power.gddr_working_ratio", 0.7, "1", 0.0, 2.0, "working share of GDDR boards over that of HBM boards"
+    )
     yield Parameter("power.gddr_ratio", 1.2, "1", 0.7, 1.5, "energy per byte of GDDR over HBM")
     for node, (ratio, chips) in PROCESS_NODES.items():
         yield Parameter(
             f"power.{node}_ratio", ratio, "1", 0.2, 5.0, f"energy per FLOP over TSMC 7 nm's: {chips}"
         )
     yield Parameter(
-        "power.static_limit_share", 0.094, "1", 0.0, 0.4, "static power beyond idle, over the power limit"
-    )
-    yield Parameter(
-        "power.voltage_max_ratio",
-        1.7,
+        "power.working_limit_share",
+        0.15,
         "1",
-        1.05,
-        1.8,
-        "voltage at the highest clock over its floor, where unmeasured",
+        0.0,
+        0.6,
+        "power of a card at work whatever it computes, at the highest clock, over the board's limit",
     )
+    for node, (_, chips) in {**PROCESS_NODES, "tsmc7": (1.0, "GA100 Ampere (TSMC N7)")}.items():
+        yield Parameter(
+            f"power.{node}_voltage_max_ratio",
+            1.35,
+            "1",
+            1.05,
+            1.8,
+            f"voltage at the highest clock over its floor, where unmeasured: {chips}",
+        )
+        yield Parameter(
+            f"power.{node}_voltage_flat_share",
+            0.65,
+            "1",
+            0.2,
+            0.95,
+            f"clock, over the highest, where voltage leaves its floor, where unmeasured: {chips}",
+        )
     yield Parameter(
-        "power.voltage_flat_share",
-        0.84,
+        "power.voltage_exponent",
+        2.0,
         "1",
-        0.3,
-        0.95,
-        "clock, over the highest, where voltage leaves it, unmeasured",
+        1.0,
+        5.0,
+        "how voltage rises from its floor with the clock, where unmeasured: 1 is a line",
     )
     yield Parameter(
         "power.leakage_share",

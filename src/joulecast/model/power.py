@@ -12,8 +12,8 @@ import numpy as np
 
 from joulecast.hardware.spec import Gpu
 from joulecast.model.definitions import PATH_FAMILIES, PROCESS_NODES
-from joulecast.model.products import winograd_gain
-from joulecast.model.rows import Booleans, Device, Integers, Rows, Selection
+from joulecast.model.products import chosen_values, winograd_gain
+from joulecast.model.rows import PROCESS_NUMBER, Booleans, Device, Integers, Rows, Selection
 from joulecast.model.time import Costs, kernel_time_s, l2_resident
 from joulecast.workload.table import Floats, OpKind
 
@@ -46,14 +46,25 @@ def voltage_squared_ratio(clock_hz: Floats | float, device: Device, values: Valu
 
     Notes
     -----
-    Flat up to a share of the highest clock, then linear in the clock; both from the card where measured.
+    Flat up to a share of the highest clock, then linear in the clock; both from the card where measured. Else
+    from the process that its chip is made in, and rising with a power of the clock.
     """
     known = device.voltage_known > 0
-    flat_hz = np.where(known, device.flat_clock_hz, values["power.voltage_flat_share"] * device.max_clock_hz)
-    highest = np.where(known, device.voltage_max_ratio, values["power.voltage_max_ratio"])
+    flat_share = by_process("power.{}_voltage_flat_share", device, values)
+    flat_hz = np.where(known, device.flat_clock_hz, flat_share * device.max_clock_hz)
+    highest = np.where(
+        known, device.voltage_max_ratio, by_process("power.{}_voltage_max_ratio", device, values)
+    )
     above = np.maximum(0.0, np.asarray(clock_hz) - flat_hz) / np.maximum(device.max_clock_hz - flat_hz, 1.0)
-    ratio: Floats = (1.0 + (highest - 1.0) * above) ** 2
+    bend = np.where(known, 1.0, values["power.voltage_exponent"])
+    ratio: Floats = (1.0 + (highest - 1.0) * above**bend) ** 2
     return ratio
+
+
+def by_process(pattern: str, device: Device, values: Values) -> Floats:
+    """Return a parameter of the process of each chip; ``pattern`` holds ``{}`` for its name."""
+    names = [pattern.format(name) for name in PROCESS_NUMBER]
+    return chosen_values(values, names, device.process.astype(np.int64))
 
 
 def waiting_power_w(clock_hz: Floats | float, device: Device, values: Values) -> Floats:
@@ -78,13 +89,6 @@ def waiting_power_w(clock_hz: Floats | float, device: Device, values: Values) ->
     rise = (1.0 - share) * np.asarray(clock_hz) / device.max_clock_hz + share * leakage
     power_w: Floats = device.idle_power_w + (device.waiting_power_w - device.idle_power_w) * rise
     return power_w
-
-
-def static_power_w(clock_hz: Floats | float, device: Device, values: Values) -> Floats:
-    """Return what a busy card draws beyond its kernels' work: waiting, and a share of its limit. [W]."""
-    return (
-        waiting_power_w(clock_hz, device, values) + values["power.static_limit_share"] * device.board_power_w
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +132,27 @@ class Kernels:
         return self.n_calls * kernel_time_s(self.costs, clock_hz)
 
     def energy_j(self, clock_hz: Floats | float, time_s: Floats) -> Floats:
-        """Return the energy of all calls of each row at a clock, static share included. [J] [op]."""
-        dynamic_j = self.core_j * voltage_squared_ratio(clock_hz, self.device, self.values) + self.memory_j
-        return self.n_calls * dynamic_j + static_power_w(clock_hz, self.device, self.values) * time_s
+        """Return the energy of all calls of each row at a clock, static share included. [J] [op].
+
+        Notes
+        -----
+        While a kernel starts and ends the card waits; while it works, schedulers, caches and the clock
+        tree run whatever the kernel does: a share of the board's limit at the highest clock, in
+        proportion to ``f V^2`` below. Kernels so short that they mostly start and end fill a part of the SMs:
+        the part of their time beyond launch counts once for duration and once for the SMs.
+        """
+        voltage = voltage_squared_ratio(clock_hz, self.device, self.values)
+        highest = voltage_squared_ratio(self.device.max_clock_hz, self.device, self.values)
+        switching = clock_hz / self.device.max_clock_hz * voltage / highest
+        moving_s = np.maximum(time_s - self.n_calls * self.costs.overhead_s, 0.0)
+        working_s = moving_s**2 / np.maximum(time_s, 1e-300)
+        share = self.values["power.working_limit_share"] * np.where(
+            self.device.gddr > 0, self.values["power.gddr_working_ratio"], 1.0
+        )
+        working_w = share * self.device.board_power_w * switching
+        waiting_w = waiting_power_w(clock_hz, self.device, self.values)
+        dynamic_j = self.core_j * voltage + self.memory_j
+        return self.n_calls * dynamic_j + waiting_w * time_s + working_w * working_s
 
 
 def kernels_of(rows: Rows, costs: Costs, values: Values) -> Kernels:
@@ -141,7 +163,7 @@ def kernels_of(rows: Rows, costs: Costs, values: Values) -> Kernels:
     Energy per FLOP belongs to the path and to the process the chip is made in: the same chip on boards with
     other limits keeps it. Work that Winograd saves costs nothing.
     """
-    per_flop = np.array([values[f"power.{name}_j_per_flop"] for name in PATH_FAMILIES])[rows.family]
+    per_flop = chosen_values(values, [f"power.{name}_j_per_flop" for name in PATH_FAMILIES], rows.family)
     ratios = np.array([*(values[f"power.{name}_ratio"] for name in PROCESS_NODES), 1.0])
     node = ratios[rows.device.process.astype(np.int64)]
     saving = np.where(rows.of_kind(OpKind.CONVOLUTION), winograd_gain(rows, values), 1.0)

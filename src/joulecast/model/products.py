@@ -4,14 +4,14 @@ In: `Rows`, parameters. Out: cycles of the whole GPU, never fewer than
 algorithmic work over the unit's work per clock. Knows no clock, no bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from joulecast.model.definitions import PATH_FAMILIES
 from joulecast.model.paths import TENSOR16, VECTOR
-from joulecast.model.rows import Booleans, Rows
+from joulecast.model.rows import Booleans, Integers, Rows
 from joulecast.workload.table import Floats
 
 Values = Mapping[str, float]
@@ -31,7 +31,40 @@ _REFERENCE_EDGE: Final = 512.0 / 3.0
 
 def per_family(values: Values, pattern: str, rows: Rows) -> Floats:
     """Return a parameter of the row's path family; ``pattern`` holds ``{}`` for its name. [op]."""
-    return np.array([values[pattern.format(name)] for name in PATH_FAMILIES])[rows.family]
+    return chosen_values(values, [pattern.format(name) for name in PATH_FAMILIES], rows.family)
+
+
+def chosen_values(values: Values, names: Sequence[str], index: Integers) -> Floats:
+    """Return for every row the parameter whose number it names. [op], or [population, op].
+
+    Parameters
+    ----------
+    values : mapping
+        Parameters: numbers, or arrays [population, 1] of a population of sets.
+    names : sequence of str
+    index : ndarray of int [op]
+        Number of the row's parameter among `names`. [1]
+    """
+    columns = np.broadcast_arrays(*(np.atleast_1d(values[name]) for name in names))
+    picked: Floats = np.concatenate(columns, axis=-1)[..., index]
+    return picked
+
+
+#: Work in a clock of an SM of the cards that ``*.k_half`` and ``*.tile_half`` speak of, by path family: FP32
+#: lanes of 64-lane SMs; TF32 and 16-bit tensor units of an A100 (NVIDIA A100 whitepaper, table 3). [FLOP]
+_REFERENCE_FLOP_PER_CLOCK: Final = np.array([128.0, 1024.0, 2048.0])
+
+
+def rate_ratio(rows: Rows) -> Floats:
+    """Return what the unit of one SM does in a clock, over the reference card's. [1] [op].
+
+    Notes
+    -----
+    Filling a pipeline and fetching operands take clocks, not work: the faster the unit, the more
+    work that costs. What saturates in K or in the tile's edge does so in proportion to the rate.
+    """
+    ratio: Floats = rows.flop_per_clock / (rows.device.n_sms * _REFERENCE_FLOP_PER_CLOCK[rows.family])
+    return ratio
 
 
 def product_cycles(rows: Rows, values: Values) -> Floats:
@@ -50,9 +83,10 @@ def product_cycles(rows: Rows, values: Values) -> Floats:
 
     Notes
     -----
-    ``cycles = min over tiles (r, c) of waves x r c (k / s + k_half) 2 / (unit work per SM x e(r, c))`` with
+    ``cycles = min over tiles (r, c) of waves x r c (k / s + k_half / o) 2 / (unit work per SM x e(r, c))`` with
     ``waves`` between ``ceil(x)`` and ``x = tiles x s / SMs``, ``s`` the parts that a product with too few
-    tiles is split into along K. ``e`` saturates in the harmonic mean of the tile's edges.
+    tiles is split into along K, ``o`` the tiles that an SM works on at once, hiding each other's start.
+    ``e`` saturates in the harmonic mean of the tile's edges.
     """
     efficiency = per_family(values, "product.{}.efficiency", rows) * library_ratio(rows, values)
     efficiency = efficiency * np.where(rows.batch > 1, values["product.batched_ratio"], 1.0)
@@ -75,19 +109,23 @@ def tiled_cycles(
 ) -> Floats:
     """Return the cycles of the best tile for ``batch`` products (m x k)(k x n). [cycle] [op]."""
     batch, m, n, k = dimensions
-    k_half = per_family(values, depth, rows)
-    tile_half = per_family(values, "product.{}.tile_half", rows)
+    faster = rate_ratio(rows)
+    k_half = per_family(values, depth, rows) * faster
+    tile_half = per_family(values, "product.{}.tile_half", rows) * faster
     per_sm = rows.flop_per_clock / rows.device.n_sms
-    best = np.full(np.broadcast_shapes(np.shape(m), np.shape(efficiency)), np.inf)
+    best: Floats = np.array(np.inf)
     for height, width in tiles:
         n_tiles = batch * np.ceil(m / height) * np.ceil(n / width)
         parts = np.maximum(
             1.0, np.floor(np.minimum(rows.device.n_sms / n_tiles, k / values["product.split_half"]))
         )
-        waves = wave_count(n_tiles * parts / rows.device.n_sms, values)
+        per_sm_tiles = n_tiles * parts / rows.device.n_sms
+        together = np.maximum(1.0, values["product.resident_outputs"] / (height * width))
+        start = k_half / np.clip(per_sm_tiles, 1.0, together)
         edge = 2.0 / (1.0 / height + 1.0 / width)
         share = edge / (edge + tile_half) * (_REFERENCE_EDGE + tile_half) / _REFERENCE_EDGE
-        cycles = waves * 2.0 * height * width * (k / parts + k_half) / (per_sm * np.minimum(share, 1.0))
+        work = 2.0 * height * width * (k / parts + start)
+        cycles = wave_count(per_sm_tiles, values) * work / (per_sm * np.minimum(share, 1.0))
         best = np.minimum(best, cycles)
     return best / efficiency
 
@@ -109,14 +147,15 @@ def library_ratio(rows: Rows, values: Values) -> Floats:
     tensor = rows.family != VECTOR
     per_16_bytes = 16.0 / rows.element_bytes
     odd = (np.mod(rows.k, per_16_bytes) > 0) | (np.mod(rows.n, per_16_bytes) > 0)
-    aligned = np.where(tensor & odd, values["product.alignment_ratio"], 1.0)
+    aligned = np.where(tensor & odd, 1.0 / (1.0 + values["product.odd_cost"] * rate_ratio(rows)), 1.0)
     return aligned * dual_issue_ratio(rows, values)
 
 
 def dual_issue_ratio(rows: Rows, values: Values) -> Floats:
     """Return the FP32 vector rate where half of the lanes share issue, over the full one. [1] [op]."""
-    shared = (rows.family == VECTOR) & (rows.device.dual_issue > 0)
-    return np.where(shared, values["product.dual_issue_ratio"], 1.0)
+    vector = rows.family == VECTOR
+    shared = np.where(vector & (rows.device.dual_issue > 0), values["product.dual_issue_ratio"], 1.0)
+    return np.where(vector & (rows.device.wide_issue > 0), values["product.wide_issue_ratio"], shared)
 
 
 def convolution_dimensions(rows: Rows) -> tuple[Floats, Floats, Floats, Floats]:
@@ -157,11 +196,29 @@ def convolution_cycles(rows: Rows, values: Values) -> Floats:
     dense = tiled_cycles(one_batch, rows, efficiency, values, depth="convolution.{}.k_half") / winograd_gain(
         rows, values
     )
-    width = np.maximum(np.minimum(rows.group_width, rows.n), 1.0)
-    saturation = width / (width + values["convolution.group_half"]) * values["convolution.grouped_ratio"]
-    by_group = rows.flop / (rows.flop_per_clock * efficiency * saturation)
-    depthwise = rows.flop / (rows.device.vector_flop_per_clock * values["convolution.depthwise_rate"])
+    by_group = rows.flop / (rows.flop_per_clock * efficiency * _grouped_ratio(rows, values))
+    rate = np.where(
+        rows.fp32, values["convolution.depthwise_fp32_rate"], values["convolution.depthwise_rate"]
+    )
+    depthwise = rows.flop / (rows.device.vector_flop_per_clock * rate)
     return np.where(is_depthwise(rows), depthwise, np.where(grouped, by_group, dense))
+
+
+def _grouped_ratio(rows: Rows, values: Values) -> Floats:
+    """Return the rate of grouped over dense convolutions: ``ratio w / (w + half)`` by format. [1] [op].
+
+    Notes
+    -----
+    cuDNN has grouped tensor kernels for contiguous tensors; in channels-last those of torch 1.12's cuDNN are
+    far slower, the more so the wider the group.
+    """
+    width = np.maximum(np.minimum(rows.group_width, rows.n), 1.0)
+    last = rows.channels_last > 0
+    half = np.where(last, values["convolution.group_half_channels_last"], values["convolution.group_half"])
+    ratio = np.where(
+        last, values["convolution.grouped_ratio_channels_last"], values["convolution.grouped_ratio"]
+    )
+    return ratio * width / (width + half)
 
 
 def _convolution_efficiency(rows: Rows, values: Values) -> Floats:
@@ -221,7 +278,7 @@ def attention_cycles(rows: Rows, values: Values) -> Floats:
     """
     backward = rows.backward
     tensor = np.where(backward, values["attention.backward"], values["attention.forward"])
-    vector = np.full_like(tensor, values["attention.vector"]) * dual_issue_ratio(rows, values)
+    vector = values["attention.vector"] * dual_issue_ratio(rows, values)
     efficiency = np.where(rows.family == VECTOR, vector, tensor)
     flash = (rows.family == TENSOR16) & (rows.masked <= 0)
     efficiency = efficiency * np.where(

@@ -96,8 +96,8 @@ class Device(_Columns):
     ----------
     n_sms, vector_flop_per_clock : ndarray
         Multiprocessors; FP32 work of all vector units in a clock. [1], [FLOP]
-    dual_issue : ndarray
-        1 where an SM has 128 FP32 lanes of which half share issue with integer work. [1]
+    dual_issue, wide_issue : ndarray
+        1 where an SM has 128 FP32 lanes, of which half share issue with integer work, or none does. [1]
     fixed_batched_tile : ndarray
         1 where cuBLAS takes its tallest tiles for FP32 batched products: Ampere and newer. [1]
     bandwidth_bytes_per_s, l2_bytes : ndarray
@@ -119,6 +119,7 @@ class Device(_Columns):
     n_sms: Floats
     vector_flop_per_clock: Floats
     dual_issue: Floats
+    wide_issue: Floats
     fixed_batched_tile: Floats
     bandwidth_bytes_per_s: Floats
     l2_bytes: Floats
@@ -229,21 +230,24 @@ def concatenate_rows(parts: list[Rows]) -> Rows:
 
 
 #: 128 FP32 lanes times a multiply-add.
-_DUAL_ISSUE_FLOP_PER_CLOCK: Final = 256.0
+_WIDE_FLOP_PER_CLOCK: Final = 256.0
+
+#: Architectures whose 128-lane SMs have integer lanes beside them. Source: NVIDIA H100 whitepaper, figure 7.
+_OWN_INTEGER_LANES: Final = ("hopper",)
 
 
 def device_of(gpu: Gpu) -> Device:
     """Return what a GPU is to its rows."""
     vector = gpu.flop_per_clock_per_sm["fp32_vector"]
     nvidia = gpu.vendor.lower() == "nvidia"
-    shares_issue = (
-        nvidia and vector >= _DUAL_ISSUE_FLOP_PER_CLOCK and not gpu.architecture.startswith("pascal")
-    )
+    wide = nvidia and vector >= _WIDE_FLOP_PER_CLOCK and not gpu.architecture.startswith("pascal")
+    shares_issue = wide and not gpu.architecture.startswith(_OWN_INTEGER_LANES)
     process = (name for prefix, name in PROCESS.items() if gpu.architecture.startswith(prefix))
     numbers = {
         "n_sms": gpu.n_sms,
         "vector_flop_per_clock": gpu.n_sms * vector,
         "dual_issue": shares_issue,
+        "wide_issue": wide and not shares_issue,
         "fixed_batched_tile": nvidia and gpu.flop_per_clock_per_sm.get("tf32_tensor", 0.0) > 0,
         "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s,
         "l2_bytes": gpu.l2_bytes,
@@ -272,13 +276,16 @@ def _bandwidth_class(table: OpTable) -> Integers:
         table.phase.tolist(),
         (table.channels_last > 0).tolist(),
         depthwise.tolist(),
+        (table.dtype != Dtype.FP32).tolist(),
         strict=True,
     )
     return np.array([_CLASS_NUMBER[_class_name(*label)] for label in labels], dtype=np.int64)
 
 
-def _class_name(kind: str, phase: str, channels_last: bool, depthwise: bool) -> str:
-    """Return the bandwidth class of a row."""
+def _class_name(kind: str, phase: str, channels_last: bool, depthwise: bool, short: bool) -> str:
+    """Return the bandwidth class of a row; ``short`` types have fewer than 32 bits."""
+    if kind == OpKind.ELEMENTWISE and short:
+        return "elementwise_16bit"
     if kind in (OpKind.GEMM, OpKind.BATCHED_GEMM):
         return "product"
     if kind == OpKind.CONVOLUTION and depthwise:

@@ -112,10 +112,12 @@ _CYCLES: Final[Mapping[str, Callable[[Rows, Values], Floats]]] = {
 
 def compute_cycles(rows: Rows, values: Values, parts: Parts) -> Floats:
     """Return the cycles each call needs on the SMs; 0 for memory-bound kinds. [cycle] [op]."""
-    cycles = np.zeros(len(rows))
-    for kind, (where, chosen) in parts.items():
-        cycles[where] = _CYCLES[kind](chosen, values)
-    return cycles
+    found = {kind: _CYCLES[kind](chosen, values) for kind, (_, chosen) in parts.items()}
+    population = np.broadcast_shapes(*(cycles.shape[:-1] for cycles in found.values()))
+    every = np.zeros((*population, len(rows)))
+    for kind, cycles in found.items():
+        every[..., parts[kind][0]] = cycles
+    return every
 
 
 def traffic_bytes(rows: Rows, values: Values) -> Floats:
@@ -186,8 +188,8 @@ def bandwidth_share(rows: Rows, values: Values) -> Floats:
     Batch norm in bf16 is PyTorch's own kernel, slower than cuDNN's: ResNet-152 takes 17 % longer
     in bf16 than in fp16 on an A100.
     """
-    shares = np.array([values[f"bandwidth.{name}"] for name in BANDWIDTH_CLASSES])
-    share = shares[rows.bandwidth_class]
+    names = [f"bandwidth.{name}" for name in BANDWIDTH_CLASSES]
+    share = products.chosen_values(values, names, rows.bandwidth_class)
     native_norm = rows.of_kind(OpKind.BATCH_NORM) & rows.bf16
     share = share / np.where(native_norm, values["batch_norm.bf16_ratio"], 1.0)
     return share * np.where(rows.device.inline_ecc > 0, values["bandwidth.ecc_ratio"], 1.0)
