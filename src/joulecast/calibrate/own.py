@@ -8,7 +8,7 @@ the start, so that a few runs change little but what they show.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from joulecast.calibrate.checks import (
     unknown_columns,
 )
 from joulecast.calibrate.dataset import StepRecord, records_of_runs
+from joulecast.calibrate.explain import plain_stage
 from joulecast.calibrate.intervals import FEWEST_ROWS, conditions_of, conformal_quantiles, held_out_steps
 from joulecast.calibrate.memory import log_ratios as memory_log_ratios
 from joulecast.calibrate.memory import memory_records
@@ -49,6 +50,8 @@ from joulecast.model.coverage import with_coverage
 from joulecast.model.intervals import IntervalModel
 from joulecast.model.parameters import ParameterSet, StageRecord, definition
 from joulecast.workload.table import Floats
+
+CALIBRATION_SCHEMA: Final = "joulecast/calibration/1"
 
 # --- the whole ------------------------------------------------------------------------------------
 
@@ -103,6 +106,19 @@ class OwnCalibration:
     n_runs: int
     n_used: int
     skipped: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document of ``joulecast calibrate --format json``."""
+        return {
+            "schema": CALIBRATION_SCHEMA,
+            "runs": self.n_runs,
+            "used": self.n_used,
+            "stages": [plain_stage(stage) for stage in self.parameters.stages],
+            "changed": {name: {"before": a, "after": b} for name, (a, b) in self.changed.items()},
+            "left": dict(self.left),
+            "notices": [{"name": notice.name, "text": notice.text} for notice in self.notices],
+            "skipped": [{"run_id": run, "reason": reason} for run, reason in self.skipped.items()],
+        }
 
 
 def calibrate_own(
@@ -410,3 +426,8 @@ _AT_BOUND: Final = 1e-3
 def _at_bound(name: str, value: float) -> bool:
     p = definition(name)
     return min(value - p.low, p.high - value) < _AT_BOUND * (p.high - p.low)
+
+
+def checkpoint_beside(out: Path) -> Path:
+    """Return where the checkpoint of a set lies."""
+    return out.with_name(out.name + ".checkpoint.json")

@@ -22,8 +22,9 @@ Folds = Integers
 #: [1] (guess, from repeats in the public runs: 1-5 %)
 NOISE: Final = 0.05
 
-#: A parameter is determined if the data narrow what is known of it to this share of before. [1]
-NARROWING: Final = 0.8
+#: A parameter is determined if the data narrow what is known of it to this share of before: two that only act
+#: together are each known to 1 / sqrt(2) of it at best, and must not pass. [1]
+NARROWING: Final = 0.7
 
 #: A parameter starts this far from its lower bound at least, in shares of its range, for its prior. [1]
 _LEAST_SHARE: Final = 0.02
@@ -143,8 +144,8 @@ def determined(slope: Floats, names: Sequence[str]) -> tuple[list[str], dict[str
         index = [*chosen, i]
         covariance = np.linalg.inv(information[np.ix_(index, index)] + np.eye(len(index)))
         spread = float(np.sqrt(covariance[-1, -1]))
-        if alone > _UNTOUCHED:
-            left[name] = "no measured value depends on it"
+        if alone > _UNTOUCHED_SPREAD:
+            left[name] = UNTOUCHED
         elif alone >= NARROWING:
             left[name] = f"the data narrow it to {alone:.0%} of what was known before, {NARROWING:.0%} needed"
         elif spread >= NARROWING:
@@ -157,7 +158,10 @@ def determined(slope: Floats, names: Sequence[str]) -> tuple[list[str], dict[str
 
 
 #: Standard deviation over the prior's from which no value depends on a parameter. [1]
-_UNTOUCHED: Final = 0.995
+_UNTOUCHED_SPREAD: Final = 0.995
+
+#: Why such a parameter is left.
+UNTOUCHED: Final = "no measured value depends on it"
 
 
 def _likest(information: Floats, i: int, chosen: Sequence[int], names: Sequence[str]) -> str:
