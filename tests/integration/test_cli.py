@@ -148,7 +148,7 @@ def test_every_knob_moves_a_number(document, knob):
         (("predict", "nowhere.py:make", *GPU), "nowhere.py"),
         (("trace", "resnet5O"), "unknown model"),
         (("trace", "bert-base", "--precision", "fp12"), "unknown precision"),
-        (("validate", "/no/such.csv"), "no such file of runs"),
+        (("validate", "/no/such.csv"), "no such file"),
         (("gpus", "a1000"), "a1000"),
         (("weather",), "No such command 'weather'"),
     ],
@@ -270,7 +270,7 @@ def test_validate_document(document, runs, tmp_path):
     assert (found["rows"], found["predicted"], found["flagged"] >= 1) == (4, 2, True)
     assert [entry["run_id"] for entry in found["skipped"]] == ["c", "d"]
     assert set(found["errors"][0]) == set(
-        "source gpu quantity n mean median p90 max bias interval_coverage".split()
+        "source gpu quantity n mean median p90 max bias interval_coverage null_mean null_median kind".split()
     )
     assert {(e["source"], e["gpu"]) for e in found["errors"]} >= {
         ("*", "*"),
