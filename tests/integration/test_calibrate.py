@@ -37,7 +37,7 @@ def test_calibrate_then_predict_with_the_set(tmp_path, capsys):
     assert "! one-gpu: all runs are on a40" in page.out
     assert "held out before" in page.out
     assert "no measured value depends on it: " in page.out
-    assert page.err.startswith("host: held-out error")
+    assert page.err.startswith("scales: held-out error")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs.csv", "set.toml"]
 
     options = ["predict", "resnet50", "--gpu", "a40", "--precision", "bf16", "-b", "16", "--format", "json"]
@@ -138,6 +138,6 @@ def test_an_interrupted_calibration_goes_on(tmp_path):
     assert out.read_text() == "mine"
 
     again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert again.stderr.startswith("going on from set.toml.checkpoint.json after host")
+    assert again.stderr.startswith("going on from set.toml.checkpoint.json after scales")
     assert load_parameters(out).covered_gpus == ("a40",)
     assert not checkpoint.exists()

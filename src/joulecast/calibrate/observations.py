@@ -4,7 +4,7 @@ In: records of steps, operators, memory. Out: `OwnStage`: candidates for a fit, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -66,6 +66,34 @@ GROUPS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
     ),
     "communication": (0.3, ("comm.link_ratio", "comm.pcie_ratio", "comm.overlap", "comm.contention")),
 }
+#: The parameters of each group that set its scale. One stage fits those of all groups together, before the
+#: groups one by one: a processor slower than its sheet must not pass for one with less bandwidth.
+SCALES: Final[Mapping[str, tuple[str, ...]]] = {
+    "host": ("host.forward_kernel_s",),
+    "bandwidth": (
+        *("bandwidth.elementwise", "bandwidth.convolution", "bandwidth.product"),
+        *("bandwidth.batch_norm_backward", "bandwidth.layer_norm_backward", "bandwidth.optimizer"),
+    ),
+    "efficiency": (
+        *(f"product.{family}.efficiency" for family in PATH_FAMILIES),
+        *(f"convolution.{family}.forward" for family in PATH_FAMILIES),
+        "attention.forward",
+    ),
+    "power": GROUPS["power"][1][: 2 + len(PATH_FAMILIES)],
+}
+
+#: What moves in proportion in that stage; the stages after it may part them.
+FOLLOWERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "host.forward_kernel_s": ("host.backward_kernel_s", "host.copy_kernel_s", "host.optimizer_kernel_s"),
+    "attention.forward": ("attention.backward",),
+    **{
+        f"convolution.{family}.forward": (f"convolution.{family}.dgrad", f"convolution.{family}.wgrad")
+        for family in PATH_FAMILIES
+    },
+}
+SCALES_STAGE: Final = "scales"
+_SCALE_PRIOR: Final = 0.25
+
 MEMORY_GROUP: Final = (
     0.3,
     ("memory.context_bytes", "memory.data_parallel_bytes", "memory.fragmentation"),
@@ -145,12 +173,15 @@ class OwnStage:
     relative : float
         Prior standard deviation over the value. [1]
     observations : Observations
+    followers : mapping of str to tuple of str
+        Parameters that move in proportion to a candidate.
     """
 
     name: str
     parameters: tuple[str, ...]
     relative: float
     observations: Observations
+    followers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def configuration_of(record: StepRecord) -> tuple[object, ...]:
@@ -173,6 +204,7 @@ def planned_stages(
     operators: OperatorRecords | None,
     only: Sequence[str],
     seed: int,
+    widening: float = 1.0,
 ) -> list[OwnStage]:
     """Return the stages that the measurements allow.
 
@@ -186,6 +218,8 @@ def planned_stages(
         Of `STAGE_NAMES`; empty for all.
     seed : int
         Of the folds.
+    widening : float
+        Of all priors. [1]
 
     Raises
     ------
@@ -198,6 +232,17 @@ def planned_stages(
         planned += _operator_stages(operators, seed)
     if records:
         observed = step_observations(records, seed)
+        scales = [names for group, names in SCALES.items() if group in wanted]
+        if len(scales) > 1:
+            planned.append(
+                OwnStage(
+                    name=SCALES_STAGE,
+                    parameters=tuple(name for names in scales for name in names),
+                    relative=_SCALE_PRIOR,
+                    observations=observed,
+                    followers=FOLLOWERS,
+                )
+            )
         planned += [
             OwnStage(name=name, parameters=names, relative=relative, observations=observed)
             for name, (relative, names) in GROUPS.items()
@@ -217,7 +262,7 @@ def planned_stages(
         )
     if not planned:
         raise RunsError(f"the measurements hold nothing for the stages {', '.join(sorted(wanted))}")
-    return planned
+    return [replace(stage, relative=widening * stage.relative) for stage in planned]
 
 
 def step_folds(records: Sequence[StepRecord], seed: int) -> Folds:

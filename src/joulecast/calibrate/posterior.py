@@ -5,8 +5,8 @@ to lie from there. Out: which parameters the data tell apart, and their most pro
 steps nor operators.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -56,16 +56,24 @@ class Prior:
     names : tuple of str
     centre, spread : ndarray
         Start, and the standard deviation around it. [unit of each]
+    followers : mapping of str to mapping of str to float
+        Parameters that move in proportion to one of `names`, and where they start. [unit of each]
     """
 
     names: tuple[str, ...]
     centre: Floats
     spread: Floats
+    followers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def chosen(self, names: Sequence[str]) -> "Prior":
         """Return the prior of some of the parameters."""
         index = [self.names.index(name) for name in names]
-        return Prior(names=tuple(names), centre=self.centre[index], spread=self.spread[index])
+        return replace(self, names=tuple(names), centre=self.centre[index], spread=self.spread[index])
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """Every parameter that moves."""
+        return (*self.names, *(f for name in self.names for f in self.followers.get(name, {})))
 
     def positions(self, values: Values) -> Floats:
         """Return values in standard deviations from the centre. [1] [parameter]."""
@@ -74,9 +82,13 @@ class Prior:
     def values(self, positions: Floats) -> dict[str, float]:
         """Return the values at positions, kept within bounds."""
         raw = self.centre + self.spread * positions
+        found = dict(zip(self.names, raw.tolist(), strict=True))
+        for name, centre in zip(self.names, self.centre.tolist(), strict=True):
+            for follower, start in self.followers.get(name, {}).items():
+                found[follower] = start * found[name] / centre
         return {
             name: float(np.clip(value, definition(name).low, definition(name).high))
-            for name, value in zip(self.names, raw, strict=True)
+            for name, value in found.items()
         }
 
     def limits(self) -> tuple[Floats, Floats]:
@@ -86,13 +98,20 @@ class Prior:
         return (low - self.centre) / self.spread, (high - self.centre) / self.spread
 
 
-def prior_of(names: Sequence[str], start: Values, relative: float) -> Prior:
+def prior_of(
+    names: Sequence[str],
+    start: Values,
+    relative: float,
+    followers: Mapping[str, Sequence[str]] | None = None,
+) -> Prior:
     """Return a prior around a start.
 
     Parameters
     ----------
     names : sequence of str
     start : mapping
+    followers : mapping of str to sequence of str, optional
+        Parameters that move in proportion to one of `names`.
     relative : float
         Standard deviation over the value; of a value near its lower bound, over 2 % of its range. [1]
     """
@@ -102,6 +121,9 @@ def prior_of(names: Sequence[str], start: Values, relative: float) -> Prior:
         names=tuple(names),
         centre=centre,
         spread=relative * np.maximum(np.abs(centre), _LEAST_SHARE * span),
+        followers={
+            name: {follower: start[follower] for follower in tied} for name, tied in (followers or {}).items()
+        },
     )
 
 
@@ -128,18 +150,18 @@ def determined(slope: Floats, names: Sequence[str]) -> tuple[list[str], dict[str
     slope : ndarray [observation, parameter]
         See `slopes`.
     names : sequence of str
-        In the order in which they are tried: those that set a scale first.
 
     Notes
     -----
-    With unit priors, the posterior covariance of the chosen ones is ``inv(G'G / noise**2 + 1)``. A parameter
-    is chosen if its standard deviation, given those already chosen, is below `NARROWING`. One parameter at
-    most per two observations.
+    Those that the data say most of are tried first. With unit priors, the posterior covariance of the chosen
+    ones is ``inv(G'G / noise**2 + 1)``. A parameter is chosen if its standard deviation, given those already
+    chosen, is below `NARROWING`. One parameter at most per two observations.
     """
     information = slope.T @ slope / NOISE**2  # [parameter, parameter]
     chosen: list[int] = []
     left: dict[str, str] = {}
-    for i, name in enumerate(names):
+    for i in np.argsort(-np.round(np.diag(information), 6), kind="stable").tolist():
+        name = names[i]
         alone = float(1.0 / np.sqrt(1.0 + information[i, i]))
         index = [*chosen, i]
         covariance = np.linalg.inv(information[np.ix_(index, index)] + np.eye(len(index)))
@@ -208,7 +230,7 @@ def most_probable(
         if improved < _SMALL_GAIN * best:
             break
         slope = slopes(observations, current, prior)
-    return {name: current[name] for name in prior.names}
+    return {name: current[name] for name in prior.moved}
 
 
 _SMALL_GAIN: Final = 1e-3
@@ -224,7 +246,7 @@ def stepped(
         position = prior.positions(current)
         step = _newton_step(ratios, slope, prior, position, training)
         current.update(prior.values(position + step))
-    return {name: current[name] for name in prior.names}
+    return {name: current[name] for name in prior.moved}
 
 
 def _newton_step(ratios: Floats, slope: Floats, prior: Prior, position: Floats, training: Booleans) -> Floats:

@@ -101,6 +101,15 @@ def test_a_parameter_at_zero_may_move():
     assert isinstance(prior.chosen(("attention.score_cycles",)), Prior)
 
 
+def test_followers_move_in_proportion():
+    followers = {"host.forward_kernel_s": ("host.backward_kernel_s",)}
+    prior = prior_of(("host.forward_kernel_s",), START, 0.5, followers)
+    moved = prior.values(np.array([1.0]))
+    for name in ("host.forward_kernel_s", "host.backward_kernel_s"):
+        assert moved[name] == pytest.approx(1.5 * START[name])
+    assert prior.moved == tuple(moved)
+
+
 def test_equal_keys_share_a_fold_and_few_keys_have_one_each():
     folds = folds_of(["a", "b", "a", "c"], seed=3, most=12)
     assert folds[0] == folds[2]
