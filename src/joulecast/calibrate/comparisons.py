@@ -4,9 +4,8 @@ In: measured numbers and their predictions, held-out predictions. Out: `Comparis
 `ErrorSummary`. Knows neither runs nor operators.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from typing import Final, Self
 
 import numpy as np
@@ -185,47 +184,47 @@ def error_summaries(compared: Comparisons, *, by_kind: bool = False) -> tuple[Er
     by_kind : bool
         Whether to tell subjects apart, too: kinds of operators are few, models are not.
     """
-    labels = (compared.source, compared.gpu, compared.subject)
-    names, codes = zip(*(np.unique(label, return_inverse=True) for label in labels), strict=True)
-    choices = [[-1, *range(len(name))] for name in names]
-    if not by_kind:
-        choices[2] = [-1]
-    found: list[tuple[str, str, str, str, Booleans]] = []
+    error, inside = compared.error, compared.inside
+    null_error = compared.null / compared.measured - 1.0
+    found: list[ErrorSummary] = []
     for quantity in QUANTITIES:
-        of_quantity = compared.quantity == quantity
-        for combination in product(*choices):
-            chosen = of_quantity.copy()
-            for code, wanted in zip(codes, combination, strict=True):
-                if wanted >= 0:
-                    chosen &= code == wanted
-            if np.any(chosen):
-                source, gpu, kind = (
-                    "*" if i < 0 else str(name[i]) for i, name in zip(combination, names, strict=True)
-                )
-                found.append((source, gpu, kind, quantity, chosen))
-    order = sorted(found, key=lambda entry: (*entry[:3], QUANTITIES.index(entry[3])))
-    return tuple(
-        _summary(source, gpu, kind, quantity, compared.rows(chosen))
-        for source, gpu, kind, quantity, chosen in order
-    )
+        for source, of_source in _each(compared.source, compared.quantity == quantity):
+            for gpu, of_gpu in _each(compared.gpu, of_source):
+                for kind, rows in _each(compared.subject, of_gpu) if by_kind else [("*", of_gpu)]:
+                    size = np.abs(null_error[rows])
+                    found.append(_summary((source, gpu, quantity, kind), error[rows], inside[rows], size))
+    order = {quantity: i for i, quantity in enumerate(QUANTITIES)}
+    return tuple(sorted(found, key=lambda e: (e.source, e.gpu, e.kind, order[e.quantity])))
 
 
-def _summary(source: str, gpu: str, kind: str, quantity: str, compared: Comparisons) -> ErrorSummary:
-    size, null = np.abs(compared.error), np.abs(compared.by_null().error)
+def _each(labels: Strings, chosen: Booleans) -> Iterator[tuple[str, Booleans]]:
+    """Return the chosen rows under ``*``, then those of each label; nothing where there are none."""
+    if not np.any(chosen):
+        return
+    yield "*", chosen
+    for label in np.unique(labels[chosen]).tolist():
+        yield label, chosen & (labels == label)
+
+
+def _summary(
+    labels: tuple[str, str, str, str], error: Floats, inside: Booleans, null_size: Floats
+) -> ErrorSummary:
+    source, gpu, quantity, kind = labels
+    size, null = np.abs(error), null_size[np.isfinite(null_size)]
     return ErrorSummary(
         source=source,
         gpu=gpu,
-        kind=kind,
         quantity=quantity,
-        n=len(compared),
+        n=len(error),
         mean=float(np.mean(size)),
         median=float(np.median(size)),
         p90=float(np.quantile(size, 0.9)),
         max=float(np.max(size)),
-        bias=float(np.median(compared.error)),
-        interval_coverage=float(np.mean(compared.inside)),
+        bias=float(np.median(error)),
+        interval_coverage=float(np.mean(inside)),
         null_mean=float(np.mean(null)) if len(null) else None,
         null_median=float(np.median(null)) if len(null) else None,
+        kind=kind,
     )
 
 

@@ -390,7 +390,7 @@ _MARKS: Final = {True: " ok", False: " missed", None: ""}
 
 
 def line_cells(line: TargetLine) -> tuple[str, ...]:
-    """Return name, statistic, rows, held out and its target, in sample and its target, null, published."""
+    """Return the cells under `LINE_HEADS`."""
     unit = line.target_held_out
     return (
         line.name,
@@ -400,13 +400,15 @@ def line_cells(line: TargetLine) -> tuple[str, ...]:
         range_text(line.target_held_out),
         value_text(line.value, unit) + _MARKS[line.reached_in_sample],
         range_text(line.target_in_sample),
+        value_text(line.with_suspect, unit),
         value_text(line.null, unit),
         line.published or "-",
     )
 
 
 LINE_HEADS: Final = (
-    *("data", "statistic", "rows", "held out", "target", "in sample", "target", "null model", "published"),
+    *("data", "statistic", "rows", "held out", "target", "in sample", "target"),
+    *("with suspect", "null model", "published"),
 )
 
 

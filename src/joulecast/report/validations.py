@@ -19,10 +19,10 @@ QUANTITY_NAMES: Final = {
     "peak_memory_bytes": "memory",
 }
 _N_REASONS: Final = 12
-_REASON_WIDTH: Final = 88
+_REASON_WIDTH: Final = 90
 
 LEGEND: Final = """\
-in %: mean, median, p90, max of |predicted / measured - 1|; bias: median of predicted / measured - 1;
+in %: mean, median, p90, max of |predicted / measured - 1|; bias: median of predicted/measured - 1;
 inside: share of measured values in the 90 % interval; null: mean error of one constant per quantity"""
 
 
