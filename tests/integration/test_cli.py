@@ -293,6 +293,41 @@ def test_validate_page_and_csv(joulecast, runs):
     assert out.startswith("source,gpu,quantity,n,")
 
 
+OPERATORS = """\
+op,gpu,dtype,case,kernel_latency_s,mean_power_w
+add,a100-sxm4-40gb,bf16,Melements=1024;ITERS=9,0.0047,254.6
+linear,a100-sxm4-40gb,bf16,M=8192;N=8192;K=8192;ITERS=50,0.0039,158
+triu,a100-sxm4-40gb,bf16,M=1024,0.0082,376
+"""
+
+
+def test_validate_takes_operators_by_their_columns(joulecast, document, tmp_path):
+    path, out = tmp_path / "runs.csv", tmp_path / "pred.csv"  # the name says runs, the columns do not
+    path.write_text(OPERATORS)
+    found = document("validate", path, "--out", out)
+    assert found["schema"] == "joulecast/operator-validation/1"
+    assert (found["rows"], found["predicted"]) == (3, 2)
+    assert [entry["row"] for entry in found["suspect"]] == [1]
+    assert [entry["row"] for entry in found["skipped"]] == [2]
+    assert {e["quantity"] for e in found["errors"]} == {"latency_s", "mean_power_w"}
+    assert {e["kind"] for e in found["errors"]} == {"*", "elementwise"}
+    assert len(out.read_text().splitlines()) == 4
+    again = document("validate", out, "--out", out)
+    assert again["errors"] == found["errors"]
+    code, text, err = joulecast("validate", path)
+    assert (code, err) == (0, "")
+    assert "50 calls: the power had not settled" in text
+
+
+def test_a_corrupt_operator_writes_nothing(joulecast, tmp_path):
+    (tmp_path / "ops.csv").write_text(OPERATORS.replace("0.0047", "-1"))
+    code, out, err = joulecast("validate", tmp_path / "ops.csv", "--out", tmp_path / "pred.csv")
+    assert (code, out) == (1, "")
+    assert "line 2: kernel_latency_s is '-1'" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "pred.csv").exists()
+
+
 @pytest.mark.parametrize(
     "row", ["a,b,bert-base,t4,32,1,none,fp32,,nan,,\n", "a,b\n", "a,b,bert-base,t4,0,1,,,,,,\n"]
 )
