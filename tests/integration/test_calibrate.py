@@ -58,7 +58,7 @@ def test_calibrate_then_predict_with_the_set(tmp_path, capsys):
     assert document["used"] == 4
 
 
-@pytest.mark.parametrize("output_format", ["json", "csv"])
+@pytest.mark.parametrize("output_format", ["json", pytest.param("csv", marks=pytest.mark.slow)])
 def test_explain_for_machines(capsys, output_format):
     assert run(["calibrate", "--explain", "shipped", "--format", output_format]) == 0
     out = capsys.readouterr().out

@@ -94,7 +94,7 @@ def published_page(p: AsPublished) -> list[Sheet | str]:
             title="mean relative error in sample",
             columns=("", ">here", ">the paper's, on its own runs"),
             rows=tuple(
-                (name, percent(error), percent(PUBLISHED[name]) if name in PUBLISHED else "-")
+                (name, f"{error:.2%}", f"{PUBLISHED[name]:.2%}" if name in PUBLISHED else "-")
                 for name, error in p.errors.items()
             ),
         ),

@@ -151,6 +151,7 @@ def test_a_set_that_moved_only_the_host_still_covers_the_cards_it_started_with(o
     assert set(own.parameters.covered_gpus) >= set(START.covered_gpus)
 
 
+@pytest.mark.slow
 def test_runs_that_the_start_predicts_exactly_change_next_to_nothing(tmp_path):
     runs = write(tmp_path / "runs.csv", rows_of(START, configurations((8, 32))))
     own = calibrate_own(runs, START, OwnOptions())
@@ -158,6 +159,7 @@ def test_runs_that_the_start_predicts_exactly_change_next_to_nothing(tmp_path):
         assert after == pytest.approx(before, rel=1e-3), name
 
 
+@pytest.mark.slow
 def test_enough_rows_held_out_set_the_intervals(tmp_path):
     asked = configurations((1, 2, 4, 8, 16, 32, 64, 128))
     own = calibrate_own(write(tmp_path / "runs.csv", rows_of(TRUTH, asked, noise=0.02)), START, OwnOptions())
@@ -192,7 +194,12 @@ def test_a_calibration_killed_in_the_middle_goes_on_where_it_stood(tmp_path, own
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize("change", ["options", "data", "garbage"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "change", ["data", pytest.param("options", marks=SLOW), pytest.param("garbage", marks=SLOW)]
+)
 def test_a_checkpoint_of_something_else_is_not_taken(tmp_path, own_runs, change):
     checkpoint = tmp_path / "checkpoint.json"
 
