@@ -21,7 +21,7 @@ from joulecast.calibrate.checks import check_enough, check_measured
 from joulecast.calibrate.dataset import StepRecord, records_of_runs
 from joulecast.calibrate.explain import plain_stage
 from joulecast.calibrate.intervals import conditions_of
-from joulecast.calibrate.observations import step_observations
+from joulecast.calibrate.observations import parameters_named, step_observations
 from joulecast.calibrate.posterior import prior_of, slopes
 from joulecast.calibrate.runs import load_runs
 from joulecast.calibrate.stages import Values, mean_error
@@ -44,8 +44,7 @@ BASE_PARAMETERS: Final = (
     *("bandwidth.elementwise", "bandwidth.copy", "bandwidth.convolution", "bandwidth.layer_norm_backward"),
     *("bandwidth.batch_norm_backward", "bandwidth.batch_norm_backward_channels_last"),
     *("host.forward_kernel_s", "host.backward_kernel_s", "host.data_parallel_ratio", "comm.overlap"),
-    *(f"power.{family}_j_per_flop" for family in PATH_FAMILIES),
-    *("power.j_per_byte", "power.static_limit_share", "power.limit_ratio"),
+    *parameters_named("power.", "j_per_flop", "j_per_byte", "limit_share", "limit_ratio"),
 )
 
 #: Members of the population per parameter, and generations. [1]

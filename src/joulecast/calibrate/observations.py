@@ -26,7 +26,7 @@ from joulecast.calibrate.stages import Values
 from joulecast.calibrate.steps import StepProblem, centred, step_problem
 from joulecast.errors import RunsError
 from joulecast.hardware.catalogue import load_gpu
-from joulecast.model.definitions import BANDWIDTH_CLASSES, PATH_FAMILIES
+from joulecast.model.definitions import BANDWIDTH_CLASSES, PARAMETERS, PATH_FAMILIES
 from joulecast.workload.table import Floats
 
 #: Most folds of rows held out; fewer configurations than this are each left out once.
@@ -34,6 +34,12 @@ MOST_FOLDS: Final = 12
 
 #: Operators of each kind and GPU.
 _OPERATORS_PER_GROUP: Final = 100
+
+
+def parameters_named(part: str, *endings: str) -> tuple[str, ...]:
+    """Return the parameters of a part of the model with one of the endings."""
+    return tuple(p.name for p in PARAMETERS if p.name.startswith(part) and p.name.endswith(endings))
+
 
 #: Stages on steps: parameters in the order in which they are tried, scales first; and how far one is trusted
 #: to lie from its start, over its value. [1] (guess)
@@ -59,9 +65,8 @@ GROUPS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
     "power": (
         0.3,
         (
-            *("power.static_limit_share", "power.j_per_byte"),
-            *(f"power.{family}_j_per_flop" for family in PATH_FAMILIES),
-            *("power.limit_ratio", "power.voltage_max_ratio", "power.voltage_flat_share"),
+            *parameters_named("power.", "j_per_byte", "limit_share", "j_per_flop"),
+            *parameters_named("power.", "limit_ratio", "max_ratio", "flat_share"),
         ),
     ),
     "communication": (0.3, ("comm.link_ratio", "comm.pcie_ratio", "comm.overlap", "comm.contention")),
@@ -71,7 +76,8 @@ GROUPS: Final[Mapping[str, tuple[float, tuple[str, ...]]]] = {
 SCALES: Final[Mapping[str, tuple[str, ...]]] = {
     "host": ("host.forward_kernel_s",),
     "bandwidth": (
-        *("bandwidth.elementwise", "bandwidth.convolution", "bandwidth.product"),
+        *parameters_named("bandwidth.elementwise", ""),
+        *("bandwidth.convolution", "bandwidth.product"),
         *("bandwidth.batch_norm_backward", "bandwidth.layer_norm_backward", "bandwidth.optimizer"),
     ),
     "efficiency": (
@@ -79,7 +85,7 @@ SCALES: Final[Mapping[str, tuple[str, ...]]] = {
         *(f"convolution.{family}.forward" for family in PATH_FAMILIES),
         "attention.forward",
     ),
-    "power": GROUPS["power"][1][: 2 + len(PATH_FAMILIES)],
+    "power": parameters_named("power.", "j_per_byte", "limit_share", "j_per_flop"),
 }
 
 #: What moves in proportion in that stage; the stages after it may part them.

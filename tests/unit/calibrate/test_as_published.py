@@ -12,7 +12,7 @@ START = load_parameters()
 TRUTH = START.with_values(
     {
         "product.tensor16.efficiency": 0.8 * START.values["product.tensor16.efficiency"],
-        "power.static_limit_share": 1.5 * START.values["power.static_limit_share"],
+        "power.j_per_byte": 1.5 * START.values["power.j_per_byte"],
     }
 )
 

@@ -19,7 +19,7 @@ TRUTH = START.with_values(
         "host.forward_kernel_s": 1.6 * START.values["host.forward_kernel_s"],
         "host.backward_kernel_s": 1.5 * START.values["host.backward_kernel_s"],
         "product.tensor16.efficiency": 0.75 * START.values["product.tensor16.efficiency"],
-        "power.static_limit_share": 1.6 * START.values["power.static_limit_share"],
+        "power.j_per_byte": 1.6 * START.values["power.j_per_byte"],
     }
 )
 COLUMNS = (
