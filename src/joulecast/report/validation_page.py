@@ -242,11 +242,14 @@ def _operator_parts(a: Accuracy) -> list[str]:
     (no_pascal,) = (e for e in error_summaries(without) if e.source == e.gpu == "*")
     rows = [_kind_cells(e) for e in a.operators.errors if e.source == "*" and e.kind != "*"]
     rows.append(("gemm, without Pascal's", *_kind_cells(no_pascal)[1:]))
+    left_out = error_summaries(held_out_comparisons(compared, a.held_out, "gpu"), by_kind=True)
+    unseen = [_kind_cells(e) for e in left_out if e.source == "*" and e.kind != "*"]
     file = a.op_powers.file
     return [
-        "## Single operators",
+        "## Single operators, in sample",
         _OPERATORS,
         table(_KIND_HEADS, rows),
+        *(["## Single operators, the GPU left out of the fit", table(_KIND_HEADS, unseen)] if unseen else []),
         "## Operators with power",
         _POWERS.format(
             skipped=len(file.skipped),

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joulecast.calibrate.comparisons import concatenate
 from joulecast.calibrate.held_out import HeldOutPrediction
 from joulecast.calibrate.operator_validation import validate_operators
 from joulecast.calibrate.runs import load_runs
@@ -93,7 +94,7 @@ def test_every_row_of_a_table_has_its_columns(accuracy):
 
 
 def test_held_out_numbers_reach_the_page_and_the_readme(accuracy):
-    rows = accuracy.kept
+    rows = concatenate([accuracy.kept, accuracy.operators.compared])
     left_out = [
         HeldOutPrediction(
             **{"key": key, "source": source, "gpu": gpu, "subject": "m", "group_left_out": gpu},
@@ -110,6 +111,8 @@ def test_held_out_numbers_reach_the_page_and_the_readme(accuracy):
     assert "## Held out: the GPU was left out of the fit" in text
     zeus = next(line for line in readme_table(with_them).splitlines() if line.startswith("| Zeus power"))
     assert "7.1 %" in zeus
+    unseen = text.split("## Single operators, the GPU left out of the fit")[1].splitlines()
+    assert any(line.startswith("| gemm | all | latency | 2 | 7.1 % ") for line in unseen)
 
 
 def test_a_markdown_table_escapes_bars():
