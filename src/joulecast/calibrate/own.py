@@ -142,8 +142,8 @@ def calibrate_own(
     operators_path : str, Path or None
         Parquet of single operators.
     checkpoint : Path or None
-        File that holds what is done after each stage; a calibration with the same inputs goes on from it. It
-        is removed at the end.
+        File that holds what is done after each stage; a calibration with the same inputs goes on from it.
+        Remove it once the set is saved.
     progress : callable or None
         Told a line per stage.
 
@@ -172,8 +172,6 @@ def calibrate_own(
         if checkpoint is not None:
             save_checkpoint(checkpoint, key, state)
     parameters = _finished(start, state, records, operators, options, tell)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
     return OwnCalibration(
         parameters=parameters,
         left=dict(state.left),

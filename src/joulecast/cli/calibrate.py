@@ -80,15 +80,17 @@ def command(
         save_parameters(published.parameters, out)
         _show(published.to_dict(), published_page(published), output_format)
         return
+    checkpoint = checkpoint_beside(Path(out))
     own = calibrate_own(
         runs,
         parameters,
         OwnOptions(only=only, per_model=per_model, seed=seed),
         operators_path=ops,
-        checkpoint=checkpoint_beside(Path(out)),
+        checkpoint=checkpoint,
         progress=_tell,
     )
     save_parameters(own.parameters, out)
+    checkpoint.unlink(missing_ok=True)
     _show(own.to_dict(), own_page(own), output_format)
 
 
