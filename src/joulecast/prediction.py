@@ -4,7 +4,7 @@ The model layer predicts values; here each gets its interval and origin, and the
 for. Prints nothing and knows no measurement.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from math import exp
@@ -15,6 +15,7 @@ import numpy as np
 from joulecast.characterisation import uncounted
 from joulecast.errors import UsageError
 from joulecast.hardware.spec import Gpu
+from joulecast.model.coverage import conditions, novelty, outside
 from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.model.paths import row_paths, unit_flop_per_clock
 from joulecast.model.step import StepPrediction, predict_step
@@ -112,7 +113,17 @@ def predict_scenario(
         sm_clock_hz=cards.locked_sm_clock_hz,
         data_parallel=cards.parallel == "ddp",
     )
-    estimate = _Estimator(parameters, cards.gpu.slug, step.precision)
+    if parameters.model_scalars or parameters.precision_scalars:
+        predicted = _scaled(predicted, parameters, step.model, step.precision)
+    asked = conditions(
+        load,
+        cards.gpu,
+        n_gpus=cards.n_gpus,
+        power_limit_w=cards.power_limit_w,
+        sm_clock_hz=cards.locked_sm_clock_hz,
+    )
+    beyond = outside(asked, parameters)
+    estimate = _Estimator(parameters, predicted.features, beyond)
     return Prediction(
         **_configuration(step, cards, load),
         **_rates(cards, load, predicted, estimate),
@@ -125,6 +136,7 @@ def predict_scenario(
         flags=(
             *step.flags,
             *predicted.flags,
+            *(line for name, line in beyond.items() if name not in _SAID),
             *(f"{name} has no formula: only its bytes are counted" for name in uncounted(load.table)),
         ),
         guesses=_guesses(cards),
@@ -144,18 +156,56 @@ def _guesses(cards: SettledGpu) -> tuple[str, ...]:
 
 
 class _Estimator:
-    """Turns predicted values into quantities with the set's held-out residuals."""
+    """Turns predicted values into quantities with the set's intervals."""
 
-    def __init__(self, parameters: ParameterSet, gpu_slug: str, precision: str) -> None:
-        covered = parameters.covers(gpu_slug, precision)
-        self._residuals = parameters.residuals
-        self._coverage = "seen" if covered else "unseen"
-        self.origin = Origin.CALIBRATED if covered else Origin.DATASHEET
+    def __init__(
+        self, parameters: ParameterSet, features: Mapping[str, float], beyond: Mapping[str, str]
+    ) -> None:
+        self._intervals = parameters.intervals
+        self._features = {name: np.asarray(value) for name, value in {**features, **novelty(beyond)}.items()}
+        self.origin = Origin.DATASHEET if beyond else Origin.CALIBRATED
 
     def __call__(self, value: float, quantity: str) -> Quantity:
-        residual = self._residuals[f"{quantity}.{self._coverage}"]
-        low, high = min(exp(residual.low), 1.0), max(exp(residual.high), 1.0)
-        return Quantity(value=float(value), low=value * low, high=value * high, origin=self.origin)
+        low, high = self._intervals.bounds(quantity, self._features)
+        return Quantity(
+            value=float(value), low=value * exp(float(low)), high=value * exp(float(high)), origin=self.origin
+        )
+
+
+def _scaled(
+    predicted: StepPrediction, parameters: ParameterSet, model: str, precision: str
+) -> StepPrediction:
+    """Return a step with the scalars of its model and its precision applied, and a flag for each."""
+    found = {
+        f"model {model}": parameters.model_scalars.get(model),
+        f"precision {precision}": parameters.precision_scalars.get(precision),
+    }
+    time_ratio = power_ratio = 1.0
+    flags = list(predicted.flags)
+    for what, scalars in found.items():
+        if scalars is None:
+            continue
+        time_ratio, power_ratio = time_ratio * scalars.time, power_ratio * scalars.power
+        flags.append(
+            f"scalar of {what}: time x {scalars.time:.3f}, power x {scalars.power:.3f}, "
+            f"from {scalars.n_rows} runs"
+        )
+    return replace(
+        predicted,
+        step_time_s=predicted.step_time_s * time_ratio,
+        mean_power_w=predicted.mean_power_w * power_ratio,
+        energy_per_step_j=predicted.energy_per_step_j * time_ratio * power_ratio,
+        kernel_time_s=predicted.kernel_time_s * time_ratio,
+        dispatch_time_s=predicted.dispatch_time_s * time_ratio,
+        communication_time_s=predicted.communication_time_s * time_ratio,
+        op_time_s=predicted.op_time_s * time_ratio,
+        op_energy_j=predicted.op_energy_j * time_ratio * power_ratio,
+        flags=tuple(flags),
+    )
+
+
+#: What `predict_step` says itself.
+_SAID: Final = ("unseen_gpu", "unseen_precision")
 
 
 def _exact(value: float) -> Quantity:

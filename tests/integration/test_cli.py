@@ -148,7 +148,7 @@ def test_every_knob_moves_a_number(document, knob):
         (("predict", "nowhere.py:make", *GPU), "nowhere.py"),
         (("trace", "resnet5O"), "unknown model"),
         (("trace", "bert-base", "--precision", "fp12"), "unknown precision"),
-        (("validate", "/no/such.csv"), "no such file of runs"),
+        (("validate", "/no/such.csv"), "no such file"),
         (("gpus", "a1000"), "a1000"),
         (("weather",), "No such command 'weather'"),
     ],
@@ -270,7 +270,7 @@ def test_validate_document(document, runs, tmp_path):
     assert (found["rows"], found["predicted"], found["flagged"] >= 1) == (4, 2, True)
     assert [entry["run_id"] for entry in found["skipped"]] == ["c", "d"]
     assert set(found["errors"][0]) == set(
-        "source gpu quantity n mean median p90 max bias interval_coverage".split()
+        "source gpu quantity n mean median p90 max bias interval_coverage null_mean null_median kind".split()
     )
     assert {(e["source"], e["gpu"]) for e in found["errors"]} >= {
         ("*", "*"),
@@ -291,6 +291,41 @@ def test_validate_page_and_csv(joulecast, runs):
     assert "4 rows, 2 predicted (50.0 %)" in out
     _, out, _ = joulecast("validate", runs, "--format", "csv")
     assert out.startswith("source,gpu,quantity,n,")
+
+
+OPERATORS = """\
+op,gpu,dtype,case,kernel_latency_s,mean_power_w
+add,a100-sxm4-40gb,bf16,Melements=1024;ITERS=9,0.0047,254.6
+linear,a100-sxm4-40gb,bf16,M=8192;N=8192;K=8192;ITERS=50,0.0039,158
+triu,a100-sxm4-40gb,bf16,M=1024,0.0082,376
+"""
+
+
+def test_validate_takes_operators_by_their_columns(joulecast, document, tmp_path):
+    path, out = tmp_path / "runs.csv", tmp_path / "pred.csv"  # the name says runs, the columns do not
+    path.write_text(OPERATORS)
+    found = document("validate", path, "--out", out)
+    assert found["schema"] == "joulecast/operator-validation/1"
+    assert (found["rows"], found["predicted"]) == (3, 2)
+    assert [entry["row"] for entry in found["suspect"]] == [1]
+    assert [entry["row"] for entry in found["skipped"]] == [2]
+    assert {e["quantity"] for e in found["errors"]} == {"latency_s", "mean_power_w"}
+    assert {e["kind"] for e in found["errors"]} == {"*", "elementwise"}
+    assert len(out.read_text().splitlines()) == 4
+    again = document("validate", out, "--out", out)
+    assert again["errors"] == found["errors"]
+    code, text, err = joulecast("validate", path)
+    assert (code, err) == (0, "")
+    assert "50 calls: the power had not settled" in text
+
+
+def test_a_corrupt_operator_writes_nothing(joulecast, tmp_path):
+    (tmp_path / "ops.csv").write_text(OPERATORS.replace("0.0047", "-1"))
+    code, out, err = joulecast("validate", tmp_path / "ops.csv", "--out", tmp_path / "pred.csv")
+    assert (code, out) == (1, "")
+    assert "line 2: kernel_latency_s is '-1'" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "pred.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 import math
+from dataclasses import replace
 
 import pytest
 
 from joulecast import scenario as scenarios
 from joulecast.characterisation import trace
 from joulecast.errors import UsageError
-from joulecast.model.parameters import initial_parameters
+from joulecast.model.intervals import GUESSED_HALF_WIDTHS
+from joulecast.model.parameters import Scalars, initial_parameters
 from joulecast.prediction import predict
 from joulecast.results import MemoryVerdict, Origin
 
@@ -39,23 +41,69 @@ def test_derived_figures_agree():
     assert p.tokens_per_s is None
 
 
-def test_intervals_come_from_the_residuals():
-    residual = PARAMETERS.residuals["time.unseen"]
-    time = one().step_time_s
-    assert time.low == pytest.approx(time.value * math.exp(residual.low))
-    assert time.high == pytest.approx(time.value * math.exp(residual.high))
+def test_an_interval_is_the_scale_times_the_quantiles():
+    time = one().step_time_s  # of a set that covers nothing: guessed, widened by an unseen GPU
+    half_width = GUESSED_HALF_WIDTHS["time"] * math.exp(0.23)
+    assert time.low == pytest.approx(time.value * math.exp(-half_width))
+    assert time.high == pytest.approx(time.value * math.exp(half_width))
     assert time.origin is Origin.DATASHEET
 
 
+COVERING = replace(
+    PARAMETERS,
+    covered_gpus=("a100-sxm4-40gb",),
+    covered_precisions=("fp32",),
+    covered_architectures=("ampere-ga100",),
+    covered_classes=("products",),
+    covered_ranges={"n_gpus": (1.0, 4.0), "batch_per_gpu.products": (1.0, 4096.0)},
+)
+
+
 def test_what_the_fit_has_seen_is_calibrated():
-    seen = type(PARAMETERS)(
-        values=PARAMETERS.values,
-        residuals=PARAMETERS.residuals,
-        covered_gpus=("a100-sxm4-40gb",),
-        covered_precisions=("fp32",),
+    seen = one(parameters=COVERING)
+    assert seen.step_time_s.origin is Origin.CALIBRATED
+    assert not any("outside the calibration" in flag for flag in seen.flags)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"gpu": "t4"}, "t4 is outside the calibration"),
+        ({"precision": "bf16"}, "precision bf16 is outside the calibration"),
+        ({"batch_size": 8192}, "samples per GPU of models of products 8.19e+03, runs show 1 to 4.1e+03"),
+        ({"n_gpus": 8}, "GPUs 8, runs show 1 to 4"),
+        ({"power_limit_w": 200}, "power limit over the card's own 0.5, of which no run shows any but 1"),
+        ({"sm_clock_hz": 1.2e9}, "locked clock over the highest 0.851"),
+        ({"n_sms": 54}, "multiprocessors over the card's own 0.5"),
+        (
+            {"parameters": replace(COVERING, covered_classes=("attention",))},
+            "models of products is outside the calibration",
+        ),
+    ],
+)
+def test_what_no_run_shows_is_flagged_wider_and_not_called_calibrated(changes, flag):
+    asked = one(**{"parameters": COVERING, **changes})
+    assert asked.step_time_s.origin is asked.mean_power_w.origin is Origin.DATASHEET
+    assert any(flag in line for line in asked.flags), asked.flags
+    inside = one(parameters=COVERING).step_time_s
+    assert asked.step_time_s.high / asked.step_time_s.low > 1.05 * inside.high / inside.low
+
+
+def test_scalars_move_time_power_and_energy_together_and_are_flagged():
+    plain = one(parameters=COVERING)
+    scaled = one(
+        parameters=replace(
+            COVERING,
+            model_scalars={plain.model: Scalars(time=1.2, power=0.9, n_rows=5)},
+            precision_scalars={"fp32": Scalars(time=1.1, power=1.0, n_rows=7)},
+        )
     )
-    assert one(parameters=seen).step_time_s.origin is Origin.CALIBRATED
-    assert one(parameters=seen, gpu="t4").step_time_s.origin is Origin.DATASHEET
+    assert scaled.step_time_s.value == pytest.approx(1.32 * plain.step_time_s.value)
+    assert scaled.mean_power_w.value == pytest.approx(0.9 * plain.mean_power_w.value)
+    assert scaled.energy_per_step_j.value == pytest.approx(
+        scaled.step_time_s.value * scaled.mean_power_w.value * scaled.n_gpus
+    )
+    assert sum("scalar of" in flag for flag in scaled.flags) == 2
 
 
 def test_power_and_clock_stay_within_what_the_card_can():

@@ -5,8 +5,9 @@ Skips where the folder of measurements is absent.
 
 import pytest
 
+from joulecast.calibrate.comparisons import ErrorSummary
 from joulecast.calibrate.runs import RunsFile, load_runs
-from joulecast.calibrate.validation import ErrorSummary, Validation, validate
+from joulecast.calibrate.validation import Validation, validate
 from joulecast.workload.models import resolve_model
 
 NEUSIGHT = "NeuSight ASPLOS'25 labels"

@@ -6,21 +6,28 @@ errors stand apart.
 
 import csv
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import nan
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
-import numpy as np
-
+from joulecast.calibrate.comparisons import (
+    Comparisons,
+    ErrorSummary,
+    comparisons_of,
+    error_summaries,
+    overall,
+    unit_warnings,
+)
+from joulecast.calibrate.null_model import null_memory_bytes, null_power_w, null_step_time_s
 from joulecast.calibrate.runs import MEASURED_COLUMNS, Run, RunsFile, load_runs
 from joulecast.errors import JoulecastError, UsageError
 from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.prediction import predict_scenario
 from joulecast.results import Prediction, Quantity, data_frame
-from joulecast.scenario import Scenario, settle_step, trace_key
+from joulecast.scenario import Scenario, runs_flash, settle_gpu, settle_step, trace_key, workload_of
 
 VALIDATION_SCHEMA: Final = "joulecast/validation/1"
 
@@ -45,11 +52,14 @@ class ValidatedRun:
     prediction : Prediction or None
     skipped_reason : str
         Empty where there is a prediction.
+    null : mapping of str to float
+        What the null model predicts, by measured column. SI units.
     """
 
     run: Run
     prediction: Prediction | None
     skipped_reason: str
+    null: Mapping[str, float] = field(default_factory=dict)
 
     def predicted(self, column: str) -> Quantity | None:
         """Return what compares with a measured column: process memory with a device's meter."""
@@ -62,38 +72,6 @@ class ValidatedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorSummary:
-    """Relative errors of one quantity over the rows of one source and card.
-
-    Attributes
-    ----------
-    source, gpu : str
-        ``*`` for all.
-    quantity : str
-        A measured column.
-    n : int
-        Rows.
-    mean, median, p90, max : float
-        Of ``|predicted / measured - 1|``. [1]
-    bias : float
-        Median of ``predicted / measured - 1``. [1]
-    interval_coverage : float
-        Share of the measured values inside the stated interval. [1]
-    """
-
-    source: str
-    gpu: str
-    quantity: str
-    n: int
-    mean: float
-    median: float
-    p90: float
-    max: float
-    bias: float
-    interval_coverage: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """Predictions against a file of runs.
 
@@ -103,16 +81,22 @@ class Validation:
         Header of the file.
     rows : tuple of ValidatedRun
         In the file's order.
+    compared : Comparisons
+        A row for every measured number with a prediction, suspect ones included.
     errors : tuple of ErrorSummary
         Without the suspect rows.
     errors_with_suspect : tuple of ErrorSummary
         With them; over all sources and cards together only.
+    warnings : tuple of str
+        Columns whose unit looks wrong.
     """
 
     columns: tuple[str, ...]
     rows: tuple[ValidatedRun, ...]
+    compared: Comparisons
     errors: tuple[ErrorSummary, ...]
     errors_with_suspect: tuple[ErrorSummary, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def n_predicted(self) -> int:
@@ -139,6 +123,7 @@ class Validation:
             ],
             "errors": [asdict(summary) for summary in self.errors],
             "errors_with_suspect": [asdict(summary) for summary in self.errors_with_suspect],
+            "warnings": list(self.warnings),
         }
 
     def to_rows(self) -> list[dict[str, Any]]:
@@ -177,13 +162,14 @@ def validate(
     for i_run in progress(_by_trace(file.runs)):
         validated[i_run] = validate_run(file.runs[i_run], fitted)
     rows = tuple(validated[i_run] for i_run in range(len(file.runs)))
+    compared = run_comparisons(rows)
     return Validation(
         columns=file.columns,
         rows=rows,
-        errors=error_summaries([row for row in rows if not row.run.is_suspect]),
-        errors_with_suspect=tuple(
-            summary for summary in error_summaries(rows) if summary.source == summary.gpu == "*"
-        ),
+        compared=compared,
+        errors=error_summaries(compared.rows(~compared.suspect)),
+        errors_with_suspect=overall(error_summaries(compared)),
+        warnings=unit_warnings(compared),
     )
 
 
@@ -202,10 +188,28 @@ def _by_trace(runs: Sequence[Run]) -> list[int]:
 def validate_run(run: Run, parameters: ParameterSet) -> ValidatedRun:
     """Return a row's prediction, or why there is none."""
     try:
-        prediction = predict_scenario(scenario_of(run), parameters)
+        scenario = scenario_of(run)
+        prediction = predict_scenario(scenario, parameters)
     except JoulecastError as error:
         return ValidatedRun(run=run, prediction=None, skipped_reason=" ".join(str(error).split()))
-    return ValidatedRun(run=run, prediction=prediction, skipped_reason="")
+    return ValidatedRun(
+        run=run, prediction=prediction, skipped_reason="", null=_null(run, scenario, prediction)
+    )
+
+
+def _null(run: Run, scenario: Scenario, prediction: Prediction) -> dict[str, float]:
+    """Return what the null model predicts of the columns that were measured."""
+    time_s = null_step_time_s(prediction.model_flop, prediction.mfu_peak_flop_per_s)
+    power_w = null_power_w(prediction.power_limit_w)
+    predicted = {
+        "step_time_s": time_s,
+        "mean_power_w": power_w,
+        "energy_per_step_j": time_s * power_w * prediction.n_gpus,
+    }
+    if "peak_memory_bytes" in run.measured:
+        load = workload_of(settle_step(scenario), flash=runs_flash(settle_gpu(scenario).gpu))
+        predicted["peak_memory_bytes"] = null_memory_bytes(load)
+    return {column: predicted[column] for column in run.measured}
 
 
 def scenario_of(run: Run) -> Scenario:
@@ -266,40 +270,39 @@ def _whole(run: Run, column: str) -> int | None:
     return int(number)
 
 
-# --- errors ---------------------------------------------------------------------------------------
+# --- what is compared -----------------------------------------------------------------------------
+
+#: Columns that rows share which differ in their power limit alone.
+_ALL_BUT_THE_LIMIT: Final = (
+    *("source", "model", "mode", "gpu", "n_gpus", "precision", "batch_per_gpu", "seq_len", "image_size"),
+    *("optimizer", "memory_format", "attention"),
+)
 
 
-def error_summaries(rows: Sequence[ValidatedRun]) -> tuple[ErrorSummary, ...]:
-    """Return the errors of every quantity by source and card, each also over all (``*``)."""
-    pairs: dict[tuple[str, str, str], list[tuple[float, bool]]] = defaultdict(list)
-    for row in rows:
-        for column, measured in row.run.measured.items():
-            quantity = row.predicted(column)
-            if quantity is None:
-                continue
-            pair = (quantity.value / measured - 1, quantity.low <= measured <= quantity.high)
-            for source in ("*", row.run.source):
-                for gpu in ("*", row.run.gpu):
-                    pairs[source, gpu, column].append(pair)
-    order = {column: i for i, column in enumerate(MEASURED_COLUMNS)}
-    keys = sorted(pairs, key=lambda key: (key[0], key[1], order[key[2]]))
-    return tuple(_summary(*key, pairs[key]) for key in keys)
-
-
-def _summary(source: str, gpu: str, quantity: str, pairs: Sequence[tuple[float, bool]]) -> ErrorSummary:
-    signed = np.array([error for error, _ in pairs])  # [row]
-    size = np.abs(signed)
-    return ErrorSummary(
-        source=source,
-        gpu=gpu,
-        quantity=quantity,
-        n=len(pairs),
-        mean=float(np.mean(size)),
-        median=float(np.median(size)),
-        p90=float(np.quantile(size, 0.9)),
-        max=float(np.max(size)),
-        bias=float(np.median(signed)),
-        interval_coverage=sum(inside for _, inside in pairs) / len(pairs),
+def run_comparisons(rows: Sequence[ValidatedRun]) -> Comparisons:
+    """Return a row for every measured number of every run that has a prediction."""
+    return comparisons_of(
+        [
+            {
+                "key": row.run.run_id,
+                "source": row.run.source,
+                "gpu": row.run.gpu,
+                "subject": row.run.text("model"),
+                "quantity": column,
+                "group": "|".join(row.run.text(name) for name in _ALL_BUT_THE_LIMIT),
+                "n_gpus": row.run.numbers.get("n_gpus", 1.0),
+                "power_limit_w": row.run.numbers.get("power_limit_w", nan),
+                "suspect": row.run.is_suspect,
+                "measured": measured,
+                "predicted": quantity.value,
+                "low": quantity.low,
+                "high": quantity.high,
+                "null": row.null.get(column, nan),
+            }
+            for row in rows
+            for column, measured in row.run.measured.items()
+            if (quantity := row.predicted(column)) is not None
+        ]
     )
 
 
@@ -331,16 +334,27 @@ def save_predictions(validation: Validation, path: str | Path) -> None:
     UsageError
         The file cannot be written.
     """
-    target = Path(path)
     columns = [name for name in validation.columns if name not in _APPENDED]
+    write_table(path, [*columns, *_APPENDED], validation.to_rows())
+
+
+def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; the old file stays whole until then.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written.
+    """
+    target = Path(path)
     try:
         with NamedTemporaryFile(
             "w", newline="", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
         ) as partial:
             try:
-                writer = csv.DictWriter(partial, [*columns, *_APPENDED], lineterminator="\n")
+                writer = csv.DictWriter(partial, columns, lineterminator="\n")
                 writer.writeheader()
-                writer.writerows(validation.to_rows())
+                writer.writerows(rows)
             except BaseException:
                 os.unlink(partial.name)
                 raise

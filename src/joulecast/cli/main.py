@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "predict": "Time, power, energy and memory of a training step.",
     "trace": "FLOPs, bytes, intensity and kernels of a training step.",
     "validate": "Predictions against a file of measured runs.",
+    "calibrate": "A parameter set fitted to your own runs; what a set says.",
     "gpus": "The cards that are known, or the sheet of one.",
     "models": "The models that are known.",
 }

@@ -6,20 +6,30 @@ touches files.
 
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from joulecast.errors import ParameterSetError
 from joulecast.model.definitions import PARAMETERS, Parameter
+from joulecast.model.intervals import (
+    FEATURES,
+    GUESSED_HALF_WIDTHS,
+    QUANTITIES,
+    IntervalModel,
+    Spread,
+    guessed_intervals,
+)
 
 #: Version of the file format and of the list of parameters. A loader reads its own version only.
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 #: What changed since each older version, for the error message.
-CHANGES_SINCE: Final[Mapping[int, str]] = {}
+CHANGES_SINCE: Final[Mapping[int, str]] = {
+    1: "since 1, intervals follow the features of a step, and a set says which sizes and classes it covers",
+}
 
 _BY_NAME: Final[Mapping[str, Parameter]] = {p.name: p for p in PARAMETERS}
 
@@ -43,6 +53,61 @@ class ResidualQuantiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scalars:
+    """Factors on time and power of one model or one precision: of a user's own calibration only.
+
+    Attributes
+    ----------
+    time, power : float
+        Measured over predicted. [1]
+    n_rows : int
+        Runs behind them.
+    """
+
+    time: float
+    power: float
+    n_rows: int
+
+    def __post_init__(self) -> None:
+        for name in ("time", "power"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ParameterSetError(f"a scalar of {name} must be above 0, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRecord:
+    """One stage of the fit behind a set.
+
+    Attributes
+    ----------
+    name : str
+    parameters : tuple of str
+        What it fitted.
+    n_rows : int
+        Measured values that it was fitted to.
+    error_before, error_after : float
+        Mean absolute relative error in sample; NaN where unknown. [1]
+    held_out_before, held_out_after : float
+        The same of rows held out; NaN where there were none. [1]
+    kept : bool
+        Whether the set took its values.
+    reason : str
+        Why, or why not.
+    """
+
+    name: str
+    parameters: tuple[str, ...] = ()
+    n_rows: int = 0
+    error_before: float = math.nan
+    error_after: float = math.nan
+    held_out_before: float = math.nan
+    held_out_after: float = math.nan
+    kept: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterSet:
     """Values of all parameters, and what they come from.
 
@@ -55,20 +120,38 @@ class ParameterSet:
     residuals : mapping of str to ResidualQuantiles
         By ``"QUANTITY.CLASS"``: quantities ``time``, ``power``, ``energy``, ``memory`` (the
         allocator's peak), ``process``; classes ``seen``,
-        ``unseen``.
-    covered_gpus, covered_precisions : tuple of str
-        What the fit has seen.
+        ``unseen``. A record of the fit; predictions take `intervals`.
+    intervals : IntervalModel
+        Of the quantities, from held-out rows.
+    covered_gpus, covered_precisions, covered_architectures, covered_classes : tuple of str
+        What the fit has seen: slugs, policies, architectures of the catalogue, `coverage.model_class`.
+    covered_ranges : mapping of str to (float, float)
+        Least and most of each size that `coverage.conditions` names. Empty where nobody recorded them.
+    model_scalars, precision_scalars : mapping of str to Scalars
+        By canonical name of the model, and by precision. Predictions that use one say so.
+    stages : tuple of StageRecord
+        How the fit went.
     """
 
     values: Mapping[str, float]
     provenance: Mapping[str, str] = field(default_factory=dict)
     residuals: Mapping[str, ResidualQuantiles] = field(default_factory=dict)
+    intervals: IntervalModel = field(default_factory=guessed_intervals)
     covered_gpus: tuple[str, ...] = ()
     covered_precisions: tuple[str, ...] = ()
+    covered_architectures: tuple[str, ...] = ()
+    covered_classes: tuple[str, ...] = ()
+    covered_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    model_scalars: Mapping[str, Scalars] = field(default_factory=dict)
+    precision_scalars: Mapping[str, Scalars] = field(default_factory=dict)
+    stages: tuple[StageRecord, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in self.values.items():
             _check_value(name, value)
+        unstated = [quantity for quantity in QUANTITIES if quantity not in self.intervals.spreads]
+        if unstated:
+            raise ParameterSetError(f"parameter set lacks intervals of {', '.join(unstated)}")
         missing = sorted(set(_BY_NAME) - set(self.values))
         if missing:
             raise ParameterSetError(f"parameter set lacks {', '.join(missing[:5])}")
@@ -115,16 +198,6 @@ def initial_parameters() -> ParameterSet:
     )
 
 
-#: Half-widths of the log residuals until a fit has measured them. [1] (guess)
-GUESSED_HALF_WIDTHS: Final[Mapping[str, float]] = {
-    "time": 0.25,
-    "power": 0.2,
-    "energy": 0.25,
-    "memory": 0.08,
-    "process": 0.2,
-}
-
-
 def load_parameters(path: str | Path | None = None) -> ParameterSet:
     """Load a fitted set.
 
@@ -157,7 +230,8 @@ def _decoded(document: Mapping[str, Any]) -> ParameterSet:
     if version != FORMAT_VERSION:
         since = CHANGES_SINCE.get(version, "") if isinstance(version, int) else ""
         raise ParameterSetError(
-            f"format version {version!r}, this joulecast reads {FORMAT_VERSION}; fit it again {since}".strip()
+            f"format version {version!r}, this joulecast reads {FORMAT_VERSION}: fit it again"
+            + (f" ({since})" if since else "")
         )
     coverage = document["coverage"]
     return ParameterSet(
@@ -172,9 +246,46 @@ def _decoded(document: Mapping[str, Any]) -> ParameterSet:
             )
             for name, entry in document["residuals"].items()
         },
+        intervals=IntervalModel(
+            spreads={name: _spread(entry) for name, entry in document["intervals"].items()}
+        ),
         covered_gpus=tuple(coverage["gpus"]),
         covered_precisions=tuple(coverage["precisions"]),
+        covered_architectures=tuple(coverage["architectures"]),
+        covered_classes=tuple(coverage["classes"]),
+        covered_ranges={
+            name: (float(low), float(high)) for name, (low, high) in coverage.get("ranges", {}).items()
+        },
+        model_scalars=_scalars(document.get("model_scalars", {})),
+        precision_scalars=_scalars(document.get("precision_scalars", {})),
+        stages=tuple(_stage(entry) for entry in document.get("stages", ())),
     )
+
+
+def _spread(entry: Mapping[str, Any]) -> Spread:
+    """Return the spread in a parsed entry; weights of unknown features are an error."""
+    weights = {name: float(weight) for name, weight in entry["weights"].items()}
+    unknown = sorted(set(weights) - set(FEATURES))
+    if unknown:
+        raise ParameterSetError(f"unknown features of the intervals: {', '.join(unknown)}")
+    return Spread(
+        intercept=float(entry["intercept"]),
+        weights=weights,
+        low=float(entry["low"]),
+        high=float(entry["high"]),
+        n_rows=int(entry["n_rows"]),
+    )
+
+
+def _scalars(section: Mapping[str, Any]) -> dict[str, Scalars]:
+    return {
+        name: Scalars(time=float(entry["time"]), power=float(entry["power"]), n_rows=int(entry["n_rows"]))
+        for name, entry in section.items()
+    }
+
+
+def _stage(entry: Mapping[str, Any]) -> StageRecord:
+    return StageRecord(**{**entry, "parameters": tuple(entry["parameters"])})
 
 
 def save_parameters(parameters: ParameterSet, path: str | Path) -> None:
@@ -195,8 +306,16 @@ def _encoded(parameters: ParameterSet) -> str:
         *(f"{_quoted(key)} = {_quoted(value)}" for key, value in parameters.provenance.items()),
         "",
         "[coverage]",
-        f"gpus = [{', '.join(_quoted(name) for name in parameters.covered_gpus)}]",
-        f"precisions = [{', '.join(_quoted(name) for name in parameters.covered_precisions)}]",
+        f"gpus = {_list(parameters.covered_gpus)}",
+        f"precisions = {_list(parameters.covered_precisions)}",
+        f"architectures = {_list(parameters.covered_architectures)}",
+        f"classes = {_list(parameters.covered_classes)}",
+        "",
+        "[coverage.ranges]  # least and most of every size in the runs",
+        *(
+            f"{_quoted(name)} = [{float(low)!r}, {float(high)!r}]"
+            for name, (low, high) in parameters.covered_ranges.items()
+        ),
         "",
         "[residuals]  # quantiles of log(measured / predicted), held out; n_rows = 0 marks a guess",
     ]
@@ -205,6 +324,15 @@ def _encoded(parameters: ParameterSet) -> str:
             f"{_quoted(name)} = {{ q05 = {r.low!r}, q50 = {r.median!r}, q95 = {r.high!r}, "
             f"n_rows = {r.n_rows} }}"
         )
+    lines += ["", *_interval_lines(parameters.intervals)]
+    for section in ("model_scalars", "precision_scalars"):
+        lines += [
+            "",
+            f"[{section}]  # factors on time and power",
+            *_scalar_lines(getattr(parameters, section)),
+        ]
+    for stage in parameters.stages:
+        lines += ["", "[[stages]]", *(f"{f.name} = {_plain(getattr(stage, f.name))}" for f in fields(stage))]
     lines += ["", "[parameters]"]
     for name, value in parameters.values.items():
         p = _BY_NAME[name]
@@ -213,6 +341,40 @@ def _encoded(parameters: ParameterSet) -> str:
             f"high = {p.high!r} }}  # {p.meaning}"
         )
     return "\n".join(lines) + "\n"
+
+
+def _interval_lines(intervals: IntervalModel) -> list[str]:
+    """Return the section of the intervals."""
+    lines = ["[intervals]  # log sigma = intercept + weights x features; [low, high] x sigma; held out"]
+    for name, spread in intervals.spreads.items():
+        weights = ", ".join(f"{key} = {float(value)!r}" for key, value in spread.weights.items())
+        lines.append(
+            f"{_quoted(name)} = {{ intercept = {float(spread.intercept)!r}, low = {float(spread.low)!r}, "
+            f"high = {float(spread.high)!r}, n_rows = {spread.n_rows}, weights = {{ {weights} }} }}"
+        )
+    return lines
+
+
+def _scalar_lines(scalars: Mapping[str, Scalars]) -> list[str]:
+    return [
+        f"{_quoted(name)} = {{ time = {float(s.time)!r}, power = {float(s.power)!r}, n_rows = {s.n_rows} }}"
+        for name, s in scalars.items()
+    ]
+
+
+def _plain(value: bool | int | float | str | tuple[str, ...]) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, tuple):
+        return _list(value)
+    return repr(value)
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"[{', '.join(_quoted(name) for name in names)}]"
 
 
 def _quoted(text: str) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from joulecast.hardware.spec import Gpu
 from joulecast.model.batch import Step, batch_of, step_costs, top_clock_hz
 from joulecast.model.host import Host
+from joulecast.model.intervals import step_features
 from joulecast.model.memory import memory_use
 from joulecast.model.parameters import ParameterSet
 from joulecast.model.power import OperatingPoint
@@ -49,6 +50,8 @@ class StepPrediction:
         All calls of each row. [s], [J]
     op_bound : ndarray of str [op]
         ``compute``, ``memory`` or ``launch``.
+    features : mapping of str to float
+        `intervals.STRUCTURE` of the step. [1]
     flags : tuple of str
         What the reader must know.
     """
@@ -68,6 +71,7 @@ class StepPrediction:
     op_time_s: Floats
     op_energy_j: Floats
     op_bound: npt.NDArray[np.str_]
+    features: Mapping[str, float]
     flags: tuple[str, ...]
 
 
@@ -136,6 +140,7 @@ def predict_step(
         op_time_s=point.time_s,
         op_energy_j=point.energy_j,
         op_bound=op_bound,
+        features={name: float(value[0]) for name, value in step_features(batch, costs, values).items()},
         flags=_flags(workload, gpu, parameters, point, float(batch.limit_w[0]), sm_clock_hz),
     )
 

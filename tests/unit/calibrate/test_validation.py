@@ -1,15 +1,16 @@
 import csv
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from joulecast.calibrate import validation
+from joulecast.calibrate.comparisons import ErrorSummary, error_summaries
 from joulecast.calibrate.runs import Run, RunsFile
 from joulecast.calibrate.validation import (
     ValidatedRun,
     check_writable,
-    error_summaries,
+    run_comparisons,
     save_predictions,
     scenario_of,
     validate,
@@ -41,7 +42,7 @@ def test_errors_by_hand(make_prediction):
         a_row(make_prediction, 0.5, 1.0),  # -50 %, outside
         a_row(make_prediction, 1.2, 1.0, gpu="v100"),  # +20 %, outside
     ]
-    summaries = {(s.source, s.gpu): s for s in error_summaries(rows)}
+    summaries = {(s.source, s.gpu): s for s in error_summaries(run_comparisons(rows))}
     assert set(summaries) == {
         ("*", "*"),
         ("*", "t4"),
@@ -135,7 +136,8 @@ def test_validation_document(file_of_runs):
     assert (document["rows"], document["predicted"], document["suspect"], document["flagged"]) == (3, 2, 1, 2)
     assert document["skipped"] == [{"run_id": "bad", "reason": "two lines"}]
     overall = document["errors"][0]
-    assert list(overall) == "source gpu quantity n mean median p90 max bias interval_coverage".split()
+    assert list(overall) == [f.name for f in fields(ErrorSummary)]
+    assert overall["null_mean"] > 0
     assert (overall["source"], overall["gpu"], overall["n"]) == ("*", "*", 1)
     assert document["errors_with_suspect"][0]["n"] == 2
 

@@ -4,9 +4,12 @@ import pytest
 
 from joulecast.errors import ParameterSetError
 from joulecast.model.definitions import PARAMETERS
+from joulecast.model.intervals import QUANTITIES, IntervalModel, Spread, guessed_intervals
 from joulecast.model.parameters import (
     FORMAT_VERSION,
     ResidualQuantiles,
+    Scalars,
+    StageRecord,
     definition,
     initial_parameters,
     load_parameters,
@@ -29,8 +32,32 @@ def test_a_set_survives_the_file(tmp_path):
         initial_parameters().with_values({"launch.kernel_s": 3e-6}),
         provenance={"data": 'a "quoted"\nline', "seed": "0"},
         residuals={"time.seen": ResidualQuantiles(low=-0.1, median=0.01, high=0.2, n_rows=7)},
+        intervals=IntervalModel(
+            spreads={
+                **guessed_intervals().spreads,
+                "time": Spread(intercept=-2.0, weights={"host": 0.5}, low=-1.5, high=1.7, n_rows=99),
+            }
+        ),
         covered_gpus=("t4", "l4"),
         covered_precisions=("fp32",),
+        covered_architectures=("turing-pro",),
+        covered_classes=("attention",),
+        covered_ranges={"n_gpus": (1.0, 8.0)},
+        model_scalars={"hf/gpt2#causal-lm": Scalars(time=1.1, power=0.9, n_rows=3)},
+        precision_scalars={"bf16": Scalars(time=0.95, power=1.0, n_rows=4)},
+        stages=(
+            StageRecord(
+                name="host",
+                parameters=("host.step_s",),
+                n_rows=9,
+                error_before=0.2,
+                error_after=0.1,
+                held_out_before=0.2,
+                held_out_after=0.15,
+                kept=True,
+                reason="held-out error falls",
+            ),
+        ),
     )
     save_parameters(saved, tmp_path / "set.toml")
     assert load_parameters(tmp_path / "set.toml") == saved
@@ -52,7 +79,20 @@ def test_coverage_needs_gpu_and_precision():
     assert not covered.covers("l4", "fp32")
 
 
-HEADER = f"format_version = {FORMAT_VERSION}\n[coverage]\ngpus=[]\nprecisions=[]\n[provenance]\n[residuals]\n"
+HEADER = f"""format_version = {FORMAT_VERSION}
+[coverage]
+gpus=[]
+precisions=[]
+architectures=[]
+classes=[]
+[provenance]
+[residuals]
+[intervals]
+""" + "\n".join(
+    f"{name} = {{ intercept = -1.0, low = -1.0, high = 1.0, n_rows = 0, weights = {{}} }}"
+    for name in QUANTITIES
+)
+HEADER += "\n"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +100,13 @@ HEADER = f"format_version = {FORMAT_VERSION}\n[coverage]\ngpus=[]\nprecisions=[]
     [
         ("", "format version None"),
         ("format_version = 99", f"format version 99, this joulecast reads {FORMAT_VERSION}"),
+        ("format_version = 1", r"format version 1, .* reads 2: fit it again \(since 1, intervals follow"),
+        (
+            HEADER.replace("weights = {}", "weights = { luck = 1.0 }") + "[parameters]\n",
+            "unknown features of the intervals: luck",
+        ),
+        (HEADER.replace("process = {", "swap = {") + "[parameters]\n", "lacks intervals of process"),
+        (HEADER + "[model_scalars]\nx = { time = 0.0, power = 1.0, n_rows = 1 }\n[parameters]\n", "above 0"),
         ("format_version = [", "not a parameter set"),
         (f"format_version = {FORMAT_VERSION}", "not a parameter set"),
         (
