@@ -126,8 +126,8 @@ _WEIGHTS_FROM: Final = ("tf_", "gluon_", "legacy_", "ssl_", "swsl_", "ig_")
 def family_of(model: str) -> str:
     """Return the family of a canonical model name: what is left out together to hold a model out.
 
-    A name of timm counts by the letters it begins with, whoever trained its weights: ``timm/tf_efficientnetv2_s``
-    is of ``timm/efficientnetv``. Elsewhere a family is the name without its task.
+    A name of timm counts by the letters it begins with, whoever trained its weights:
+    ``timm/tf_efficientnetv2_s`` is of ``timm/efficientnetv``. Elsewhere a family is the name without its task.
     """
     library, _, name = model.partition("/")
     if library != "timm":

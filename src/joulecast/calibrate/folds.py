@@ -93,13 +93,11 @@ def values_without(fold: Fold, values: Values, results: Sequence[StageResult]) -
     results : sequence of StageResult
         In the order of the fit; a parameter that several fitted is the last one's.
     """
-    found = dict(values)
-    for result in results:
-        if not result.kept or result.linearised is None:
+    found: dict[str, float] = {}
+    for result in reversed(results):
+        if not result.kept or result.linearised is None or set(result.values) <= set(found):
             continue
         left_out = fold.leaves_out(result.linearised.groups)
-        if bool(np.any(left_out)):
-            found |= result.linearised.without(left_out)
-        else:
-            found |= result.values
-    return found
+        without = result.linearised.without(left_out) if bool(np.any(left_out)) else result.values
+        found = {**without, **found}
+    return {**values, **found}

@@ -33,7 +33,8 @@ class MemoryRecord:
 
     Attributes
     ----------
-    source : str
+    run_id, source, model, gpu : str
+        Key of the row; where it comes from; canonical name of the model; slug of the card.
     workload : Workload
     data_parallel : bool
         Whether the module was wrapped for data parallelism.
@@ -41,7 +42,10 @@ class MemoryRecord:
         Read by a device's meter, context included. [bytes]
     """
 
+    run_id: str
     source: str
+    model: str
+    gpu: str
     workload: Workload
     data_parallel: bool
     peak_bytes: float
@@ -56,12 +60,16 @@ def memory_records(runs: Iterable[Run]) -> list[MemoryRecord]:
         try:
             scenario = scenario_of(run)
             cards = settle_gpu(scenario)
-            load = workload_of(settle_step(scenario), flash=runs_flash(cards.gpu))
+            settled = settle_step(scenario)
+            load = workload_of(settled, flash=runs_flash(cards.gpu))
         except JoulecastError:  # `validate` says why; here it is only a row less
             continue
         records.append(
             MemoryRecord(
+                run_id=run.run_id,
                 source=run.source,
+                model=settled.model,
+                gpu=cards.gpu.slug,
                 workload=load,
                 data_parallel=cards.parallel == "ddp",
                 peak_bytes=run.measured["peak_memory_bytes"],

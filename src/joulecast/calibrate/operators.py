@@ -258,14 +258,17 @@ def set_aside(records: OperatorRecords) -> Booleans:
     return aside
 
 
-def sampled(records: OperatorRecords, n_per_group: int, seed: int) -> OperatorRecords:
-    """Return at most ``n_per_group`` records of each operator on each GPU, drawn with a seed."""
+def i_sampled(records: OperatorRecords, n_per_group: int, seed: int) -> Integers:
+    """Return which records are drawn: at most ``n_per_group`` of each operator on each GPU, with a seed."""
     random = np.random.default_rng(seed)
     groups = np.char.add(np.char.add(records.operator, "@"), records.gpu)
-    chosen = [
-        random.permutation(np.flatnonzero(groups == group))[:n_per_group] for group in np.unique(groups)
-    ]
-    return records.rows(np.sort(np.concatenate(chosen)))
+    drawn = [random.permutation(np.flatnonzero(groups == group))[:n_per_group] for group in np.unique(groups)]
+    return np.sort(np.concatenate(drawn))
+
+
+def sampled(records: OperatorRecords, n_per_group: int, seed: int) -> OperatorRecords:
+    """Return the records that `i_sampled` draws."""
+    return records.rows(i_sampled(records, n_per_group, seed))
 
 
 def fit_operators(

@@ -22,6 +22,7 @@ _LOSS_SCALE: Final = 0.15
 _RELATIVE_STEP: Final = 3e-3
 _BOUND_TOLERANCE: Final = 1e-3
 _EDGE: Final = 1e-5
+_MIDDLE: Final = 0.5
 _N_THREADS: Final = 2
 
 
@@ -117,9 +118,9 @@ class Linearised:
 
         Notes
         -----
-        One Gauss-Newton step from the common solution over the rows that stay, within the bounds and at most by
-        half or double: the one-step jackknife [1]_. A refit for each of some forty GPUs and sixty families
-        would take hours.
+        One Gauss-Newton step from the common solution over the rows that stay, within the bounds and at
+        most by half or double: the one-step jackknife [1]_. A refit for each of some forty GPUs and sixty
+        families would take hours.
 
         References
         ----------
@@ -256,7 +257,8 @@ def slopes(residuals: Callable[[Floats], Floats], u: Floats) -> Floats:
     here = residuals(u)
 
     def slope(i: int) -> Floats:
-        step = _RELATIVE_STEP * u[i] * (1.0 if u[i] <= 0.5 else -1.0)
+        away = 1.0 if u[i] <= _MIDDLE else -1.0  # from the nearer bound
+        step = _RELATIVE_STEP * u[i] * away
         moved = u.copy()
         moved[i] += step
         column: Floats = (residuals(moved) - here) / step

@@ -76,7 +76,8 @@ class StepProblem:
     def groups(self) -> Strings:
         """Return the label of each residual; see `Problem`. [row]."""
         measured = np.isfinite(np.concatenate([self.step_time_s, self.mean_power_w]))
-        return np.concatenate([self.labels, self.labels])[measured]
+        labels: Strings = np.concatenate([self.labels, self.labels])[measured]
+        return labels
 
 
 def centred(log_ratios: Floats, group: Integers) -> Floats:
@@ -110,9 +111,9 @@ def step_problem(
     )
 
 
-#: Parameters that whole steps determine, in the order in which stages free them: what all models share; what
-#: the kernels of some architectures have of their own (grouped and depthwise convolutions, batch norm, pooling,
-#: fused attention); what a precision has of its own.
+#: Parameters that whole steps determine, in the order in which stages free them: what all models share;
+#: what the kernels of some architectures have of their own (grouped and depthwise convolutions, batch norm,
+#: pooling, fused attention); what a precision has of its own.
 BASE_PARAMETERS: Final = (
     *("host.forward_kernel_s", "host.backward_kernel_s", "host.copy_kernel_s", "host.data_parallel_ratio"),
     *("clock.memory_knee", "clock.headroom"),

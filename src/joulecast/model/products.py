@@ -83,8 +83,8 @@ def product_cycles(rows: Rows, values: Values) -> Floats:
 
     Notes
     -----
-    ``cycles = min over tiles (r, c) of waves x r c (k / s + k_half / o) 2 / (unit work per SM x e(r, c))`` with
-    ``waves`` between ``ceil(x)`` and ``x = tiles x s / SMs``, ``s`` the parts that a product with too few
+    ``cycles = min over tiles (r, c) of waves x r c (k / s + k_half / o) 2 / (unit work per SM x e(r, c))``
+    with ``waves`` between ``ceil(x)`` and ``x = tiles x s / SMs``, ``s`` the parts that a product with too few
     tiles is split into along K, ``o`` the tiles that an SM works on at once, hiding each other's start.
     ``e`` saturates in the harmonic mean of the tile's edges.
     """
@@ -218,7 +218,8 @@ def _grouped_ratio(rows: Rows, values: Values) -> Floats:
     ratio = np.where(
         last, values["convolution.grouped_ratio_channels_last"], values["convolution.grouped_ratio"]
     )
-    return ratio * width / (width + half)
+    rate: Floats = ratio * width / (width + half)
+    return rate
 
 
 def _convolution_efficiency(rows: Rows, values: Values) -> Floats:
