@@ -7,6 +7,7 @@
     |   +-- UnknownNameError (LookupError)  a name that is not known; carries near misses
     |   |   +-- UnknownGpuError
     |   |   +-- UnknownModelError
+    |   |   +-- UnknownCountryError
     |   +-- PowerLimitError                 a limit outside the card's range
     |   +-- DoesNotFitError                 a sequence, batch or option the model cannot take
     +-- MissingExtraError (ImportError)     an optional package is needed           exit 1
@@ -15,6 +16,7 @@
     +-- CatalogueError (ValueError)         a hardware file is corrupt              exit 1
     +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
     +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
+    +-- IntensityError (ValueError)         a file of grid intensities is corrupt   exit 1
 
 The command line turns each into one line on standard error and ``exit_code``; anything else keeps its
 traceback, because it is a bug.
@@ -68,6 +70,10 @@ class UnknownModelError(UnknownNameError):
     """No model of that name."""
 
 
+class UnknownCountryError(UnknownNameError):
+    """No country of that name in the table of grid intensities."""
+
+
 class PowerLimitError(UsageError):
     """A power limit or clock outside the range of the card."""
 
@@ -98,3 +104,7 @@ class ParameterSetError(JoulecastError, ValueError):
 
 class RunsError(JoulecastError, ValueError):
     """A file of measured runs cannot be read."""
+
+
+class IntensityError(JoulecastError, ValueError):
+    """A file of grid intensities cannot be read."""

@@ -26,6 +26,11 @@ class Origin(StrEnum):
     DATASHEET = "datasheet"
 
 
+def weakest(*origins: Origin) -> Origin:
+    """Return the least sure of some origins, for what is made of them all."""
+    return max(origins, key=list(Origin).index)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
     """A number, the 90 % interval around it, and its origin.
@@ -50,6 +55,15 @@ class Quantity:
         """Return the quantity scaled by an exact factor >= 0."""
         return Quantity(
             value=self.value * factor, low=self.low * factor, high=self.high * factor, origin=self.origin
+        )
+
+    def plus(self, other: "Quantity") -> "Quantity":
+        """Return the sum of two quantities whose errors go together: the ends of the intervals add."""
+        return Quantity(
+            value=self.value + other.value,
+            low=self.low + other.low,
+            high=self.high + other.high,
+            origin=weakest(self.origin, other.origin),
         )
 
     def into(self, numerator: float) -> "Quantity":

@@ -89,6 +89,15 @@ _GPU_OPTIONS: Final = (
     ),
 )
 
+gpu_list = click.option(
+    "--gpu",
+    "-g",
+    "gpus",
+    multiple=True,
+    callback=comma_list,
+    metavar="G[,G...]",
+    help="A name that `joulecast gpus` knows, or a TOML file.",
+)
 precision_list = click.option(
     "--precision",
     "-p",
@@ -106,7 +115,8 @@ parameters_option = click.option(
 )
 
 
-def _decorated(command: _Command, options: tuple[Callable[[_Command], _Command], ...]) -> _Command:
+def decorated(command: _Command, options: tuple[Callable[[_Command], _Command], ...]) -> _Command:
+    """Add options to a command, in the order given."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -114,12 +124,12 @@ def _decorated(command: _Command, options: tuple[Callable[[_Command], _Command],
 
 def step_options(command: _Command) -> _Command:
     """Add what describes a step, whatever the card."""
-    return _decorated(command, _STEP_OPTIONS)
+    return decorated(command, _STEP_OPTIONS)
 
 
 def gpu_options(command: _Command) -> _Command:
     """Add what describes the cards, besides their name."""
-    return _decorated(command, _GPU_OPTIONS)
+    return decorated(command, _GPU_OPTIONS)
 
 
 def scenario_options(given: Mapping[str, Any]) -> dict[str, Any]:
