@@ -431,8 +431,8 @@ def run_cost(
     Notes
     -----
     ``time = sum of steps x max(step time, samples / loader rate) + checkpoints x bytes / rate``;
-    ``energy of the GPUs = sum of steps x (energy of a step + waiting) + checkpoints x waiting``, where waiting
-    is the card's waiting power over the time that the loader or the disk adds;
+    ``energy of the GPUs = sum of steps x (energy of a step + waiting) + checkpoints x waiting``, where
+    waiting is the card's waiting power over the time that the loader or the disk adds;
     ``facility = (GPUs + idle GPUs + rest of the node) x PUE``.
     """
     parts = [
