@@ -7,7 +7,7 @@ Field names are those of the columns of a file of runs, so that a prediction and
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from math import ceil, inf
+from math import ceil, exp, hypot, inf, log
 from typing import Any, Final, overload
 
 from joulecast.errors import MissingExtraError, UsageError
@@ -75,9 +75,28 @@ class Quantity:
             origin=self.origin,
         )
 
+    def over(self, other: "Quantity") -> "Quantity":
+        """Return the ratio to another quantity, both above 0.
+
+        Notes
+        -----
+        The errors are taken as independent on the log scale, so the half widths add as squares. Two
+        predictions share part of their error, which the ratio then does not have: the interval is wide.
+        """
+        value = self.value / other.value
+        down = hypot(_log_ratio(self.value, self.low), _log_ratio(other.high, other.value))
+        up = hypot(_log_ratio(self.high, self.value), _log_ratio(other.value, other.low))
+        origin = weakest(self.origin, other.origin)
+        return Quantity(value=value, low=value * exp(-down), high=value * exp(up), origin=origin)
+
     def to_dict(self) -> dict[str, float | str]:
         """Return the JSON form."""
         return {"value": self.value, "low": self.low, "high": self.high, "origin": str(self.origin)}
+
+
+def _log_ratio(larger: float, smaller: float) -> float:
+    """Return ``log(larger / smaller)``; infinite where the smaller is 0."""
+    return log(larger / smaller) if smaller > 0 else inf
 
 
 class MemoryVerdict(StrEnum):
