@@ -31,6 +31,10 @@ def weakest(*origins: Origin) -> Origin:
     return max(origins, key=list(Origin).index)
 
 
+#: Quantile of the normal distribution at the ends of a 90 % interval.
+Z90: Final = 1.6448536269514722
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
     """A number, the 90 % interval around it, and its origin.
@@ -50,6 +54,11 @@ class Quantity:
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
             raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of the logarithm of a log-normal variable with this interval. [1]"""
+        return log(self.high / self.low) / (2 * Z90)
 
     def times(self, factor: float) -> "Quantity":
         """Return the quantity scaled by an exact factor >= 0."""

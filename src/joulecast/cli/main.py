@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "predict": "Time, power, energy and memory of a training step.",
     "trace": "FLOPs, bytes, intensity and kernels of a training step.",
     "cost": "Hours, kWh, CO2e and money of a whole training run.",
+    "forecast": "A whole run, forecast anew from its first steps.",
     "validate": "Predictions against a file of measured runs.",
     "gpus": "The cards that are known, or the sheet of one.",
     "models": "The models that are known.",

@@ -195,7 +195,7 @@ class RunPart:
     Attributes
     ----------
     name : str
-        ``training``, ``evaluation`` or ``checkpoints``.
+        ``done``, ``training``, ``evaluation`` or ``checkpoints``.
     n_steps : float
         Steps expected, or checkpoints.
     time_s, energy_j : Quantity
@@ -368,13 +368,37 @@ def cost(
     fitted = load_parameters() if parameters is None else parameters
     names = [(names,) if isinstance(names, str) else tuple(names) for names in (model, gpu, precision)]
     return tuple(
-        scenario_cost(Scenario(model=m, gpu=g, precision=p, **options), plan, site or Site(), fitted)
+        run_cost(
+            run_inputs(Scenario(model=m, gpu=g, precision=p, **options), plan, fitted), plan, site or Site()
+        )
         for m, g, p in product(*names)
     )
 
 
-def scenario_cost(scenario: Scenario, plan: TrainingPlan, site: Site, parameters: ParameterSet) -> RunCost:
-    """Predict the steps of a run, and what the whole takes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInputs:
+    """What the cost of a run is made of, whatever the site.
+
+    Attributes
+    ----------
+    training : Prediction
+        Of an optimizer step.
+    gpu : Gpu
+        Its card.
+    evaluation : Prediction or None
+        Of a forward step; None where the plan has no evaluation.
+    checkpoint_bytes : float
+        Size of one checkpoint; 0 where the plan has none. [bytes]
+    """
+
+    training: Prediction
+    gpu: Gpu
+    evaluation: Prediction | None = None
+    checkpoint_bytes: float = 0.0
+
+
+def run_inputs(scenario: Scenario, plan: TrainingPlan, parameters: ParameterSet) -> RunInputs:
+    """Predict the steps of a run."""
     training = predict_scenario(scenario, parameters)
     gpu = load_gpu(scenario.gpu)
     evaluation = None
@@ -382,9 +406,8 @@ def scenario_cost(scenario: Scenario, plan: TrainingPlan, site: Site, parameters
         evaluation = predict_scenario(_evaluation_of(scenario, training), parameters)
     checkpoint_bytes = 0.0
     if plan.n_checkpoints:
-        load = workload_of(settle_step(scenario), flash=runs_flash(gpu))
-        checkpoint_bytes = load.persistent_bytes
-    return run_cost(training, plan, site, gpu=gpu, evaluation=evaluation, checkpoint_bytes=checkpoint_bytes)
+        checkpoint_bytes = workload_of(settle_step(scenario), flash=runs_flash(gpu)).persistent_bytes
+    return RunInputs(training=training, gpu=gpu, evaluation=evaluation, checkpoint_bytes=checkpoint_bytes)
 
 
 def _evaluation_of(scenario: Scenario, training: Prediction) -> Scenario:
@@ -404,29 +427,16 @@ def _evaluation_of(scenario: Scenario, training: Prediction) -> Scenario:
     )
 
 
-def run_cost(
-    training: Prediction,
-    plan: TrainingPlan,
-    site: Site,
-    *,
-    gpu: Gpu,
-    evaluation: Prediction | None = None,
-    checkpoint_bytes: float = 0.0,
-) -> RunCost:
+def run_cost(inputs: RunInputs, plan: TrainingPlan, site: Site, done: RunPart | None = None) -> RunCost:
     """Return what a run takes.
 
     Parameters
     ----------
-    training : Prediction
-        Of an optimizer step.
+    inputs : RunInputs
     plan : TrainingPlan
     site : Site
-    gpu : Gpu
-        The card of the prediction.
-    evaluation : Prediction or None
-        Of a forward step; needed where the plan evaluates.
-    checkpoint_bytes : float
-        Size of one checkpoint. [bytes]
+    done : RunPart or None
+        Training steps that are over: they replace as many of the plan's.
 
     Notes
     -----
@@ -435,31 +445,26 @@ def run_cost(
     waiting is the card's waiting power over the time that the loader or the disk adds;
     ``facility = (GPUs + idle GPUs + rest of the node) x PUE``.
     """
-    parts = [
-        _steps_part("training", training, plan.steps(training.global_batch, training.seq_len), plan, gpu)
-    ]
-    if plan.eval_samples:
-        if evaluation is None:
-            raise UsageError("the plan evaluates: the prediction of a forward step is needed")
-        per_pass = ceil(plan.eval_samples / evaluation.global_batch)
-        counts = tuple(per_pass * n for n in plan.evaluations())
-        parts.append(_steps_part("evaluation", evaluation, (counts[0], counts[1], counts[2]), plan, gpu))
-    if plan.n_checkpoints and plan.checkpoint_bytes_per_s is not None:
-        parts.append(_checkpoints_part(training, plan, gpu, checkpoint_bytes / plan.checkpoint_bytes_per_s))
+    training, gpu = inputs.training, inputs.gpu
+    n_done = done.n_steps if done else 0.0
+    low, expected, high = (
+        max(n * plan.n_trials, n_done) for n in plan.steps(training.global_batch, training.seq_len)
+    )
+    ahead = _parts_ahead(inputs, plan, (low - n_done, expected - n_done, high - n_done))
+    parts = ([done] if done else []) + ahead
     run_time_s, gpu_energy_j = parts[0].time_s, parts[0].energy_j
     for part in parts[1:]:
         run_time_s, gpu_energy_j = run_time_s.plus(part.time_s), gpu_energy_j.plus(part.energy_j)
     node_energy_j = _node_energy_j(run_time_s, training.n_gpus, site, gpu)
     machines_j = gpu_energy_j if node_energy_j is None else gpu_energy_j.plus(node_energy_j)
     facility_energy_j = machines_j.times(1.0 if site.pue is None else site.pue)
-    low, expected, high = plan.steps(training.global_batch, training.seq_len)
     return RunCost(
         training=training,
         plan=plan,
         site=site,
-        n_steps=expected * plan.n_trials,
-        low_n_steps=low * plan.n_trials,
-        high_n_steps=high * plan.n_trials,
+        n_steps=expected,
+        low_n_steps=low,
+        high_n_steps=high,
         parts=tuple(parts),
         run_time_s=run_time_s,
         gpu_time_s=run_time_s.times(training.n_gpus),
@@ -467,8 +472,22 @@ def run_cost(
         node_energy_j=node_energy_j,
         facility_energy_j=facility_energy_j,
         **_priced(run_time_s, facility_energy_j, training, site),
-        flags=(*training.flags, *_run_flags(training, evaluation, plan, site)),
+        flags=(*training.flags, *_run_flags(inputs, plan, site)),
     )
+
+
+def _parts_ahead(inputs: RunInputs, plan: TrainingPlan, n_steps: tuple[float, float, float]) -> list[RunPart]:
+    """Return training for so many steps (fewest, expected, most), evaluation and checkpoints."""
+    training, evaluation, gpu = inputs.training, inputs.evaluation, inputs.gpu
+    parts = [_steps_part("training", training, n_steps, plan, gpu)]
+    if plan.eval_samples and evaluation is not None:
+        per_pass = ceil(plan.eval_samples / evaluation.global_batch)
+        few, some, many = (per_pass * n * plan.n_trials for n in plan.evaluations())
+        parts.append(_steps_part("evaluation", evaluation, (few, some, many), plan, gpu))
+    if plan.n_checkpoints and plan.checkpoint_bytes_per_s is not None:
+        one_s = inputs.checkpoint_bytes / plan.checkpoint_bytes_per_s
+        parts.append(_checkpoints_part(training, plan, gpu, one_s))
+    return parts
 
 
 def _steps_part(
@@ -486,7 +505,7 @@ def _steps_part(
         origin=step.step_time_s.origin,
     )
     energy_j = step.energy_per_step_j.plus(waiting_s.times(gpu.waiting_power_w * step.n_gpus))
-    low, expected, high = (count * plan.n_trials for count in counts)
+    low, expected, high = counts
     return RunPart(
         name=name,
         n_steps=expected,
@@ -555,10 +574,9 @@ def _priced(run_time_s: Quantity, facility_j: Quantity, step: Prediction, site: 
     }
 
 
-def _run_flags(
-    training: Prediction, evaluation: Prediction | None, plan: TrainingPlan, site: Site
-) -> tuple[str, ...]:
+def _run_flags(inputs: RunInputs, plan: TrainingPlan, site: Site) -> tuple[str, ...]:
     """Return what the reader of a run must know beyond its step."""
+    training, evaluation = inputs.training, inputs.evaluation
     flags = [f"memory: {training.memory_verdict}"] if training.memory_verdict != "fits" else []
     for name, step in (("training", training), ("evaluation", evaluation)):
         rate = plan.loader_samples_per_s

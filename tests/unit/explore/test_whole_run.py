@@ -5,7 +5,7 @@ import pytest
 from joulecast.errors import UsageError
 from joulecast.explore.carbon import load_grid
 from joulecast.explore.prices import prices
-from joulecast.explore.whole_run import Embodied, Site, TrainingPlan, cost, run_cost
+from joulecast.explore.whole_run import Embodied, RunInputs, Site, TrainingPlan, cost, run_cost
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.results import Origin
 from joulecast.units import J_PER_KWH, SECONDS_PER_HOUR
@@ -15,14 +15,13 @@ GPU = load_gpu("a100-sxm4-40gb")
 
 
 def run(make_prediction, site=None, changes=None, **plan):
-    return run_cost(
-        make_prediction(**(changes or {})),
-        TrainingPlan(**plan),
-        site or Site(),
+    inputs = RunInputs(
+        training=make_prediction(**(changes or {})),
         gpu=GPU,
         evaluation=make_prediction(mode="forward", **(changes or {})),
         checkpoint_bytes=5e9,
     )
+    return run_cost(inputs, TrainingPlan(**plan), site or Site())
 
 
 def ends(quantity):
