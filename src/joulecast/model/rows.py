@@ -14,7 +14,16 @@ import numpy.typing as npt
 from joulecast.hardware.spec import Gpu
 from joulecast.model.definitions import BANDWIDTH_CLASSES, PROCESS_NODES
 from joulecast.model.paths import family_of, row_paths, unit_flop_per_clock
-from joulecast.workload.table import DTYPE_BYTES, Dtype, Floats, OpKind, OpTable, Phase
+from joulecast.workload.table import (
+    DTYPE_BYTES,
+    SCALING_COLUMNS,
+    Dtype,
+    Floats,
+    OpKind,
+    OpTable,
+    Phase,
+    Workloads,
+)
 
 Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
@@ -221,6 +230,21 @@ def rows_of(table: OpTable, precision: str, gpu: Gpu) -> Rows:
         device=device_of(gpu),
         **{name: getattr(table, name) for name in _SAME_COLUMNS},
     )
+
+
+def rows_of_sizes(loads: Workloads, gpu: Gpu) -> Rows:
+    """Return the rows of steps that differ in their batch alone, one step after another. [size x op]."""
+    rows = rows_of(loads.first.table, loads.first.precision, gpu)
+    n_sizes = len(loads)
+    tiled = {
+        f.name: np.tile(getattr(rows, f.name), n_sizes) for f in fields(rows) if f.name not in _NOT_TILED
+    }
+    scaled: dict[str, Any] = {name: loads.column(name).ravel() for name in _SCALED_COLUMNS}
+    return Rows(**tiled, **scaled, device=rows.device)
+
+
+_SCALED_COLUMNS: Final = tuple(name for name in SCALING_COLUMNS if name in _SAME_COLUMNS)
+_NOT_TILED: Final = (*_SCALED_COLUMNS, "device")
 
 
 def concatenate_rows(parts: list[Rows]) -> Rows:
