@@ -7,7 +7,7 @@ Field names are those of the columns of a file of runs, so that a prediction and
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from math import ceil, exp, hypot, inf, log
+from math import ceil, exp, inf, log, sqrt
 from typing import Any, Final, overload
 
 from joulecast.errors import MissingExtraError, UsageError
@@ -84,17 +84,23 @@ class Quantity:
             origin=self.origin,
         )
 
-    def over(self, other: "Quantity") -> "Quantity":
+    def over(self, other: "Quantity", shared_frac: float = 0.0) -> "Quantity":
         """Return the ratio to another quantity, both above 0.
+
+        Parameters
+        ----------
+        other : Quantity
+        shared_frac : float
+            Share of the variance of the two log errors that is one and the same error. [1]
 
         Notes
         -----
-        The errors are taken as independent on the log scale, so the half widths add as squares. Two
-        predictions share part of their error, which the ratio then does not have: the interval is wide.
+        On the log scale, with half widths a and b of the interval on one side:
+        ``sqrt(a^2 + b^2 - 2 shared_frac a b)``.
         """
         value = self.value / other.value
-        down = hypot(_log_ratio(self.value, self.low), _log_ratio(other.high, other.value))
-        up = hypot(_log_ratio(self.high, self.value), _log_ratio(other.value, other.low))
+        up = _half_width(_log_ratio(self.high, self.value), _log_ratio(other.value, other.low), shared_frac)
+        down = _half_width(_log_ratio(self.value, self.low), _log_ratio(other.high, other.value), shared_frac)
         origin = weakest(self.origin, other.origin)
         return Quantity(value=value, low=value * exp(-down), high=value * exp(up), origin=origin)
 
@@ -106,6 +112,12 @@ class Quantity:
 def _log_ratio(larger: float, smaller: float) -> float:
     """Return ``log(larger / smaller)``; infinite where the smaller is 0."""
     return log(larger / smaller) if smaller > 0 else inf
+
+
+def _half_width(one: float, other: float, shared_frac: float) -> float:
+    if inf in (one, other):
+        return inf
+    return sqrt(max(one**2 + other**2 - 2 * shared_frac * one * other, 0.0))
 
 
 class MemoryVerdict(StrEnum):

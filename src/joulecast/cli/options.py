@@ -30,7 +30,7 @@ def _list_of(names: Mapping[str, object] | tuple[str, ...]) -> str:
     return ", ".join(names)
 
 
-_STEP_OPTIONS: Final = (
+_SIZE_OPTIONS: Final = (
     click.option(
         "--batch-size",
         "-b",
@@ -41,6 +41,9 @@ _STEP_OPTIONS: Final = (
         "--seq-len", "-s", type=click.IntRange(min=1), help="Tokens per sample; the model's own if not given."
     ),
     click.option(
+)
+
+_WORK_OPTIONS: Final = (
         "--image-size", type=click.IntRange(min=1), help="Pixels of a side; the model's own if not given."
     ),
     click.option(
@@ -124,7 +127,12 @@ def decorated(command: _Command, options: tuple[Callable[[_Command], _Command], 
 
 def step_options(command: _Command) -> _Command:
     """Add what describes a step, whatever the card."""
-    return decorated(command, _STEP_OPTIONS)
+    return decorated(command, (*_SIZE_OPTIONS, *_WORK_OPTIONS))
+
+
+def work_options(command: _Command) -> _Command:
+    """Add what describes a step besides its batch and sequence."""
+    return decorated(command, _WORK_OPTIONS)
 
 
 def gpu_options(command: _Command) -> _Command:

@@ -14,7 +14,7 @@ from joulecast.model.parameters import ParameterSet
 from joulecast.model.paths import row_paths, unit_flop_per_clock
 from joulecast.model.step import predict_step
 from joulecast.scenario import Scenario, runs_flash, settle_gpu, settle_step, workload_of
-from joulecast.workload.table import Floats, ParameterCount, Strings
+from joulecast.workload.table import Floats, OpKind, ParameterCount, Strings
 
 #: Parts of a process's memory, from what the model needs to what the machine adds.
 MEMORY_PARTS: Final = (
@@ -25,6 +25,12 @@ MEMORY_PARTS: Final = (
     "allocator's reserve",
     "context and libraries",
 )
+
+#: Kinds whose unit the precision decides; what else computes does so on the vector units.
+_PRODUCTS: Final = (OpKind.GEMM, OpKind.BATCHED_GEMM, OpKind.CONVOLUTION, OpKind.ATTENTION)
+
+#: The path of operators that are no products.
+VECTOR: Final = "vector"
 
 #: What can bound time, besides the arithmetic units.
 OTHER_BOUNDS: Final = ("memory", "launch", "host", "communication")
@@ -39,7 +45,7 @@ class Anatomy:
     scenario : Scenario
     gpu : Gpu
     kind, phase, operator, path, bound : ndarray of str [op]
-        Class, phase and ATen overload; the arithmetic unit; what bounds it.
+        Class, phase and ATen overload; the arithmetic unit of a product, else `VECTOR`; what bounds it.
     flop, bytes_moved, time_s, energy_j : ndarray [op]
         All calls of a row. [FLOP], [bytes], [s], [J]
     step_time_s : float
@@ -92,7 +98,8 @@ def anatomy(scenario: Scenario, parameters: ParameterSet) -> Anatomy:
         data_parallel=cards.parallel == "ddp",
     )
     table = load.table
-    path = row_paths(table, load.precision, cards.gpu)
+    is_product = np.isin(table.kind, [str(kind) for kind in _PRODUCTS])
+    path = np.where(is_product, row_paths(table, load.precision, cards.gpu), VECTOR)
     bound = np.asarray(predicted.op_bound)
     held_bytes = load.persistent_bytes + load.peak_live_bytes
     parts = (
