@@ -4,21 +4,30 @@ The model layer predicts values; here each gets its interval and origin, and the
 for. Prints nothing and knows no measurement.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import product
-from math import exp
+from math import isnan, nan
 from typing import Any, Final
 
 import numpy as np
 
 from joulecast.characterisation import uncounted
 from joulecast.errors import UsageError
+from joulecast.estimates import (
+    VERDICTS,
+    Circumstances,
+    Estimate,
+    estimates,
+    interval_ratios,
+    memory_verdicts,
+)
 from joulecast.hardware.spec import Gpu
+from joulecast.model.batch import Step, batch_of
 from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.model.paths import row_paths, unit_flop_per_clock
-from joulecast.model.step import StepPrediction, predict_step
-from joulecast.results import MemoryVerdict, OpGroup, Origin, Prediction, Predictions, Quantity
+from joulecast.model.step import StepPrediction, one_step, predict_steps
+from joulecast.results import OpGroup, Origin, Prediction, Predictions, Quantity
 from joulecast.scenario import (
     ECHOED,
     OwnModule,
@@ -31,7 +40,7 @@ from joulecast.scenario import (
     settle_step,
     workload_of,
 )
-from joulecast.workload.table import OpTable, Workload
+from joulecast.workload.table import Floats, OpTable, Workload, Workloads, alone
 
 
 def predict(
@@ -103,33 +112,49 @@ def predict_scenario(
     cards = settle_gpu(scenario)
     step = settle_step(scenario, own)
     load = workload_of(step, flash=runs_flash(cards.gpu), own=own)
-    predicted = predict_step(
-        load,
-        cards.gpu,
-        parameters,
-        n_gpus=cards.n_gpus,
-        power_limit_w=cards.power_limit_w,
-        sm_clock_hz=cards.locked_sm_clock_hz,
-        data_parallel=cards.parallel == "ddp",
+    batch = batch_of(
+        [
+            Step(
+                workload=load,
+                gpu=cards.gpu,
+                n_gpus=cards.n_gpus,
+                power_limit_w=cards.power_limit_w,
+                sm_clock_hz=cards.locked_sm_clock_hz,
+            )
+        ]
     )
-    estimate = _Estimator(parameters, cards.gpu.slug, step.precision)
+    found = predict_steps(batch, parameters, np.array([cards.parallel == "ddp"]))
+    predicted = one_step(found, batch, load, cards.gpu, parameters)
+    covered = parameters.covers(cards.gpu.slug, step.precision)
+    origin = origin_of(covered=covered)
+    around = _circumstances(cards, load, interval_ratios(parameters, covered=covered))
+    by_name = estimates(found, around)
+    quantities: dict[str, Any] = {name: _quantity(estimate, origin) for name, estimate in by_name.items()}
+    verdict = VERDICTS[int(memory_verdicts(by_name["process_bytes"], around.memory_bytes)[0])]
+    del quantities["peak_memory_bytes"]  # another name of the allocated bytes
     return Prediction(
         **_configuration(step, cards, load),
-        **_rates(cards, load, predicted, estimate),
-        **_memory(cards.gpu, predicted, estimate),
-        **_utilisation(load, cards.gpu, predicted, estimate),
+        **{**quantities, "coverage": _exact(load.table.coverage_frac)},
+        **_utilisation(load, cards.gpu),
+        capacity_bytes=cards.gpu.memory_bytes,
+        memory_verdict=verdict,
         bound_by=str(predicted.bound_by),
-        time_share_by_bound={str(k): float(v) for k, v in predicted.time_share_by_bound.items()},
+        time_share_by_bound=dict(predicted.time_share_by_bound),
         op_groups=op_groups(load.table, predicted),
-        coverage=_exact(load.table.coverage_frac),
-        flags=(
-            *step.flags,
-            *predicted.flags,
-            *(f"{name} has no formula: only its bytes are counted" for name in uncounted(load.table)),
-        ),
-        guesses=_guesses(cards),
+        flags=(*step.flags, *predicted.flags, *uncounted_flags(load.table)),
+        guesses=guesses_of(cards.gpu, cards.n_gpus),
         notes=load.notes,
     )
+
+
+def uncounted_flags(table: OpTable) -> tuple[str, ...]:
+    """Return a line for every operator that has no formula."""
+    return tuple(f"{name} has no formula: only its bytes are counted" for name in uncounted(table))
+
+
+def origin_of(*, covered: bool) -> Origin:
+    """Return where a prediction comes from, by whether the fit has seen the GPU and the precision."""
+    return Origin.CALIBRATED if covered else Origin.DATASHEET
 
 
 #: Facts of a card that no prediction takes, and those that only a job of several cards takes.
@@ -137,25 +162,58 @@ _UNUSED_FACTS: Final = ("per_sm.", "published_")
 _LINK_FACTS: Final = ("link.", "pcie.")
 
 
-def _guesses(cards: SettledGpu) -> tuple[str, ...]:
-    """Return the guessed facts that this prediction took."""
-    unused = _UNUSED_FACTS if cards.n_gpus > 1 else (*_UNUSED_FACTS, *_LINK_FACTS)
-    return tuple(key for key in cards.gpu.guesses if not key.startswith(unused))
+def guesses_of(gpu: Gpu, n_gpus: int) -> tuple[str, ...]:
+    """Return the guessed facts that a prediction takes."""
+    unused = _UNUSED_FACTS if n_gpus > 1 else (*_UNUSED_FACTS, *_LINK_FACTS)
+    return tuple(key for key in gpu.guesses if not key.startswith(unused))
 
 
-class _Estimator:
-    """Turns predicted values into quantities with the set's held-out residuals."""
+def _quantity(estimate: Estimate, origin: Origin) -> Quantity | None:
+    """Return the only step of an estimate; None where it has no value."""
+    value, low, high = (float(part[0]) for part in (estimate.value, estimate.low, estimate.high))
+    return None if isnan(value) else Quantity(value=value, low=low, high=high, origin=origin)
 
-    def __init__(self, parameters: ParameterSet, gpu_slug: str, precision: str) -> None:
-        covered = parameters.covers(gpu_slug, precision)
-        self._residuals = parameters.residuals
-        self._coverage = "seen" if covered else "unseen"
-        self.origin = Origin.CALIBRATED if covered else Origin.DATASHEET
 
-    def __call__(self, value: float, quantity: str) -> Quantity:
-        residual = self._residuals[f"{quantity}.{self._coverage}"]
-        low, high = min(exp(residual.low), 1.0), max(exp(residual.high), 1.0)
-        return Quantity(value=float(value), low=value * low, high=value * high, origin=self.origin)
+def _circumstances(
+    cards: SettledGpu, load: Workload, ratios: Mapping[str, tuple[float, float]]
+) -> Circumstances:
+    """Return what the quantities of one step follow from."""
+    gpu = cards.gpu
+
+    def one(value: float) -> Floats:
+        return np.array([float(value)])
+
+    return Circumstances(
+        n_gpus=one(cards.n_gpus),
+        n_samples=one(load.batch_size * cards.n_gpus),
+        seq_len=one(load.seq_len or nan),
+        idle_power_w=one(gpu.idle_power_w),
+        power_limit_w=one(cards.power_limit_w),
+        min_clock_hz=one(gpu.min_clock_hz),
+        top_clock_hz=one(cards.locked_sm_clock_hz or gpu.max_clock_hz),
+        memory_bytes=one(gpu.memory_bytes),
+        ideal_time_s=ideal_time_s(alone(load), gpu)[0],
+        coverage_frac=one(load.table.coverage_frac),
+        ratios={name: (one(low), one(high)) for name, (low, high) in ratios.items()},
+    )
+
+
+def ideal_time_s(loads: Workloads, gpu: Gpu) -> tuple[Floats, Floats]:
+    """Return the time of all model FLOP at their peaks, NaN where there are none; and the FLOP. [size].
+
+    Notes
+    -----
+    The peak is the dense published one of the unit that each operator may use under the policy, so that MFU's
+    denominator is weighted by work: ``sum(flop) / sum(flop / peak)``. It is the plain peak wherever one unit
+    does all.
+    """
+    table = loads.first.table
+    paths = row_paths(table, loads.first.precision, gpu)
+    peak = {path: _peak_flop_per_s(path, gpu) for path in set(paths.tolist())}
+    per_flop_s = np.array([1.0 / peak[path] for path in paths.tolist()])
+    flop = loads.column("model_flop") * table.n_calls  # [size, op]
+    total = flop.sum(axis=-1)
+    return np.where(total > 0, flop @ per_flop_s, nan), total
 
 
 def _exact(value: float) -> Quantity:
@@ -179,75 +237,18 @@ def _configuration(step: SettledStep, cards: SettledGpu, load: Workload) -> dict
     }
 
 
-def _rates(cards: SettledGpu, load: Workload, step: StepPrediction, estimate: _Estimator) -> dict[str, Any]:
-    """Return time, throughput, power and energy."""
-    n_samples = load.batch_size * cards.n_gpus
-    time = estimate(step.step_time_s, "time")
-    energy = estimate(step.energy_per_step_j, "energy")
-    power = estimate(step.mean_power_w, "power")
-    # the clock is solved with the power, and no run of the calibration states it alone
-    clock = estimate(step.sm_clock_hz, "power")
-    top_clock_hz = cards.locked_sm_clock_hz or cards.gpu.max_clock_hz
-    return {
-        "step_time_s": time,
-        "samples_per_s": time.into(n_samples),
-        "tokens_per_s": time.into(n_samples * load.seq_len) if load.seq_len else None,
-        "mean_power_w": _within(power, cards.gpu.idle_power_w, cards.power_limit_w),
-        "energy_per_step_j": energy,
-        "energy_per_sample_j": energy.times(1 / n_samples),
-        "samples_per_j": energy.into(n_samples),
-        "sm_clock_hz": _within(clock, cards.gpu.min_clock_hz, top_clock_hz),
-    }
-
-
-def _within(quantity: Quantity, low: float, high: float) -> Quantity:
-    """Return the quantity with its interval cut at bounds that hold always."""
-    return replace(
-        quantity,
-        low=min(max(quantity.low, low), quantity.value),
-        high=max(min(quantity.high, high), quantity.value),
-    )
-
-
-def _memory(gpu: Gpu, step: StepPrediction, estimate: _Estimator) -> dict[str, Any]:
-    """Return the three readings of memory, and whether the last fits the card."""
-    process = estimate(step.process_bytes, "process")
-    if process.high <= gpu.memory_bytes:
-        verdict = MemoryVerdict.FITS
-    elif process.value <= gpu.memory_bytes:
-        verdict = MemoryVerdict.MAY_NOT_FIT
-    else:
-        verdict = MemoryVerdict.DOES_NOT_FIT
-    return {
-        "allocated_bytes": estimate(step.allocated_bytes, "memory"),
-        "reserved_bytes": estimate(step.reserved_bytes, "process"),
-        "process_bytes": process,
-        "capacity_bytes": gpu.memory_bytes,
-        "memory_verdict": verdict,
-    }
-
-
-def _utilisation(load: Workload, gpu: Gpu, step: StepPrediction, estimate: _Estimator) -> dict[str, Any]:
-    """Return MFU and what it divides by.
-
-    Notes
-    -----
-    The denominator is the dense published peak of the unit that each operator may use under the policy,
-    weighted by work: ``sum(flop) / sum(flop / peak)``. It is the plain peak wherever one unit does all.
-    """
+def _utilisation(load: Workload, gpu: Gpu) -> dict[str, Any]:
+    """Return what MFU divides by, and the units that the work goes to."""
     table = load.table
     flop = table.model_flop * table.n_calls  # [op]
-    total = float(flop.sum())
+    ideal_s, total = (float(part[0]) for part in ideal_time_s(alone(load), gpu))
     if total == 0:
-        return {"mfu": None, "mfu_peak_flop_per_s": 0.0, "mfu_paths": {}, "model_flop": 0.0}
+        return {"mfu_peak_flop_per_s": 0.0, "mfu_paths": {}, "model_flop": 0.0}
     paths = row_paths(table, load.precision, gpu)
     flop_of = {path: float(flop[paths == path].sum()) for path in sorted(set(paths.tolist()))}
-    flop_of = {path: work for path, work in flop_of.items() if work > 0}
-    ideal_time_s = sum(work / _peak_flop_per_s(path, gpu) for path, work in flop_of.items())
     return {
-        "mfu": _within(estimate(step.step_time_s, "time").into(ideal_time_s), 0.0, 1.0),
-        "mfu_peak_flop_per_s": total / ideal_time_s,
-        "mfu_paths": {path: work / total for path, work in flop_of.items()},
+        "mfu_peak_flop_per_s": total / ideal_s,
+        "mfu_paths": {path: work / total for path, work in flop_of.items() if work > 0},
         "model_flop": total,
     }
 

@@ -113,34 +113,7 @@ def predict_step(
         ]
     )
     wrapped = np.array([n_gpus > 1 if data_parallel is None else data_parallel])
-    found = predict_steps(batch, parameters, wrapped, host)
-    rows = found.costs.operating.operators(0)
-    flags = step_flags(
-        workload,
-        gpu,
-        parameters,
-        limit_w=float(batch.limit_w[0]),
-        sm_clock_hz=sm_clock_hz,
-        exceeds_limit=bool(found.costs.exceeds_limit[0]),
-    )
-    return StepPrediction(
-        step_time_s=float(found.costs.step_time_s[0]),
-        mean_power_w=float(found.costs.mean_power_w[0]),
-        energy_per_step_j=float(found.energy_per_step_j[0]),
-        sm_clock_hz=float(found.costs.sm_clock_hz[0]),
-        allocated_bytes=float(found.memory.allocated_bytes[0]),
-        reserved_bytes=float(found.memory.reserved_bytes[0]),
-        process_bytes=float(found.memory.process_bytes[0]),
-        bound_by=BOUNDS[int(found.bound[0])],
-        time_share_by_bound=dict(zip(BOUNDS, found.time_shares[0].tolist(), strict=True)),
-        kernel_time_s=float(found.costs.kernel_time_s[0]),
-        dispatch_time_s=float(found.costs.dispatch_time_s[0]),
-        communication_time_s=float(found.costs.exposed_time_s[0]),
-        op_time_s=rows.time_s,
-        op_energy_j=rows.energy_j,
-        op_bound=row_bound(rows.costs, rows.clock_hz),
-        flags=flags,
-    )
+    return one_step(predict_steps(batch, parameters, wrapped, host), batch, workload, gpu, parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +165,49 @@ def predict_steps(
         memory=memory_of(kept_bytes, gradient_bytes, data_parallel, parameters.values),
         time_shares=shares,
         bound=np.argmax(shares, axis=-1),
+    )
+
+
+def one_step(
+    found: StepPredictions, batch: Batch, workload: Workload, gpu: Gpu, parameters: ParameterSet
+) -> StepPrediction:
+    """Return the only step of a batch, with its operators.
+
+    Parameters
+    ----------
+    found : StepPredictions
+    batch : Batch
+    workload : Workload
+    gpu : Gpu
+    parameters : ParameterSet
+    """
+    rows = found.costs.operating.operators(0)
+    locked_hz = float(batch.locked_clock_hz[0])
+    flags = step_flags(
+        workload,
+        gpu,
+        parameters,
+        limit_w=float(batch.limit_w[0]),
+        sm_clock_hz=None if np.isnan(locked_hz) else locked_hz,
+        exceeds_limit=bool(found.costs.exceeds_limit[0]),
+    )
+    return StepPrediction(
+        step_time_s=float(found.costs.step_time_s[0]),
+        mean_power_w=float(found.costs.mean_power_w[0]),
+        energy_per_step_j=float(found.energy_per_step_j[0]),
+        sm_clock_hz=float(found.costs.sm_clock_hz[0]),
+        allocated_bytes=float(found.memory.allocated_bytes[0]),
+        reserved_bytes=float(found.memory.reserved_bytes[0]),
+        process_bytes=float(found.memory.process_bytes[0]),
+        bound_by=BOUNDS[int(found.bound[0])],
+        time_share_by_bound=dict(zip(BOUNDS, found.time_shares[0].tolist(), strict=True)),
+        kernel_time_s=float(found.costs.kernel_time_s[0]),
+        dispatch_time_s=float(found.costs.dispatch_time_s[0]),
+        communication_time_s=float(found.costs.exposed_time_s[0]),
+        op_time_s=rows.time_s,
+        op_energy_j=rows.energy_j,
+        op_bound=row_bound(rows.costs, rows.clock_hz),
+        flags=flags,
     )
 
 
