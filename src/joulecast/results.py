@@ -95,14 +95,19 @@ class Quantity:
 
         Notes
         -----
-        On the log scale, with half widths a and b of the interval on one side:
-        ``sqrt(a^2 + b^2 - 2 shared_frac a b)``.
+        On the log scale, with half widths a and b on the two sides that widen the ratio, c and d on the two
+        that an error in common moves it by: ``sqrt((1 - shared) (a^2 + b^2) + shared (c - d)^2)``, which is
+        ``sqrt(a^2 + b^2 - 2 shared a b)`` for intervals of equal sides.
         """
         value = self.value / other.value
-        up = _half_width(_log_ratio(self.high, self.value), _log_ratio(other.value, other.low), shared_frac)
-        down = _half_width(_log_ratio(self.value, self.low), _log_ratio(other.high, other.value), shared_frac)
+        up = _half_width(self._ends(), other._ends(), shared_frac)
+        down = _half_width(other._ends(), self._ends(), shared_frac)
         origin = weakest(self.origin, other.origin)
         return Quantity(value=value, low=value * exp(-down), high=value * exp(up), origin=origin)
+
+    def _ends(self) -> tuple[float, float]:
+        """Return how far the interval reaches down and up on the log scale."""
+        return _log_ratio(self.value, self.low), _log_ratio(self.high, self.value)
 
     def to_dict(self) -> dict[str, float | str]:
         """Return the JSON form."""
@@ -114,10 +119,15 @@ def _log_ratio(larger: float, smaller: float) -> float:
     return log(larger / smaller) if smaller > 0 else inf
 
 
-def _half_width(one: float, other: float, shared_frac: float) -> float:
-    if inf in (one, other):
+def _half_width(over: tuple[float, float], under: tuple[float, float], shared_frac: float) -> float:
+    """Return how far up a log ratio reaches; both with what they reach down and up."""
+    (over_down, over_up), (under_down, under_up) = over, under
+    if inf in (over_up, under_down):
         return inf
-    return sqrt(max(one**2 + other**2 - 2 * shared_frac * one * other, 0.0))
+    apart = (1 - shared_frac) * (over_up**2 + under_down**2)
+    # what both have in common moves them up together, or down together
+    together = max(over_up - under_up, under_down - over_down, 0.0)
+    return sqrt(apart + shared_frac * together**2)
 
 
 class MemoryVerdict(StrEnum):
