@@ -10,6 +10,8 @@
     |   |   +-- UnknownCountryError
     |   +-- PowerLimitError                 a limit outside the card's range
     |   +-- DoesNotFitError                 a sequence, batch or option the model cannot take
+    |   +-- InfeasibleError                 limits that no configuration keeps; names them
+    |   +-- NothingFitsError                no configuration fits the memory; says what would
     +-- MissingExtraError (ImportError)     an optional package is needed           exit 1
     +-- TraceError (RuntimeError)           the module could not be traced          exit 1
     +-- TableError (ValueError)             an op table file is corrupt             exit 1
@@ -80,6 +82,36 @@ class PowerLimitError(UsageError):
 
 class DoesNotFitError(UsageError):
     """A size the model cannot take, such as a sequence longer than its positions."""
+
+
+class InfeasibleError(UsageError):
+    """Limits that no configuration keeps together.
+
+    Parameters
+    ----------
+    message : str
+    limits : tuple of str
+        The fewest limits that contradict each other, by name.
+    """
+
+    def __init__(self, message: str, limits: tuple[str, ...]) -> None:
+        self.limits = limits
+        super().__init__(message)
+
+
+class NothingFitsError(UsageError):
+    """No configuration fits the memory.
+
+    Parameters
+    ----------
+    message : str
+    changes : tuple of str
+        Single changes that would make one fit, in words, the smallest first.
+    """
+
+    def __init__(self, message: str, changes: tuple[str, ...]) -> None:
+        self.changes = changes
+        super().__init__(message)
 
 
 class MissingExtraError(JoulecastError, ImportError):

@@ -4,10 +4,10 @@ from dataclasses import fields
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from joulecast.cli.options import (
     format_option,
+    given_options,
     gpu_options,
     parameters_option,
     scenario_options,
@@ -23,8 +23,11 @@ from joulecast.report.forecasts import forecast_page
 from joulecast.scenario import Scenario
 from joulecast.units import PERCENT
 
-#: Options that name a field of `Scenario` in another unit.
-_RENAMED: Final = ("power_limit", "clock", "sms")
+#: Parameters that say what runs.
+_OF_THE_STEP: Final = (
+    *("model", "gpu", "power_limit", "clock", "sms"),
+    *(f.name for f in fields(Scenario)),
+)
 
 
 @click.command("forecast")
@@ -81,7 +84,9 @@ def command(
             raise UsageError(f"{run} does not say what ran: name MODEL and --gpu")
         scenario = Scenario(model=model, gpu=gpu, precision=precision, **options)
     else:
-        _refuse_options(click.get_current_context(), run)
+        said = given_options(among=_OF_THE_STEP)
+        if said:
+            raise UsageError(f"{run} says what ran: leave out {', '.join(said)}")
     found = forecast(
         measured,
         plan=plan,
@@ -96,16 +101,3 @@ def command(
         show_csv([found.to_row()])
     else:
         show_page(forecast_page(found))
-
-
-def _refuse_options(context: click.Context, run: str) -> None:
-    """Raise for options that say what runs, where the record says it."""
-    names = {"model", "gpu", *(f.name for f in fields(Scenario)), *_RENAMED}
-    said = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name in names
-        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    ]
-    if said:
-        raise UsageError(f"{run} says what ran: leave out {', '.join(said)}")

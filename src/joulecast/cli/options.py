@@ -1,9 +1,10 @@
 """Options that several commands share, and what they mean in SI units."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from joulecast.units import MEGA
 from joulecast.workload.policies import ATTENTIONS, MEMORY_FORMATS, MODES, OPTIMIZERS, PRECISIONS
@@ -40,10 +41,10 @@ _SIZE_OPTIONS: Final = (
     click.option(
         "--seq-len", "-s", type=click.IntRange(min=1), help="Tokens per sample; the model's own if not given."
     ),
-    click.option(
 )
 
 _WORK_OPTIONS: Final = (
+    click.option(
         "--image-size", type=click.IntRange(min=1), help="Pixels of a side; the model's own if not given."
     ),
     click.option(
@@ -150,3 +151,15 @@ def scenario_options(given: Mapping[str, Any]) -> dict[str, Any]:
         "n_sms": options.pop("sms", None),
         **options,
     }
+
+
+def given_options(*, among: Container[str] | None = None, but: Container[str] = ()) -> list[str]:
+    """Return the options that the user typed, of some parameters or of all but some."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if (among is None or parameter.name in among)
+        and parameter.name not in but
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]

@@ -194,7 +194,7 @@ def _moment_of(text: str) -> datetime:
         raise UsageError(f"--start {text!r} is no ISO 8601 time, such as 2026-03-01T08:00") from None
 
 
-def _prices_of(given: dict[str, Any]) -> Prices:
+def _prices_of(given: dict[str, Any]) -> Prices | None:
     named = {}
     of_any: float | None = None
     for text in given.pop("gpu_hour_price"):
@@ -207,9 +207,7 @@ def _prices_of(given: dict[str, Any]) -> Prices:
             named[load_gpu(gpu).slug] = value
         else:
             of_any = value
-    return prices(
-        per_kwh=given.pop("electricity_price"),
-        per_gpu_hour=of_any,
-        per_gpu_hour_by_gpu=named,
-        currency=given.pop("currency"),
-    )
+    per_kwh, currency = given.pop("electricity_price"), given.pop("currency")
+    if per_kwh is None and of_any is None and not named:
+        return None
+    return prices(per_kwh=per_kwh, per_gpu_hour=of_any, per_gpu_hour_by_gpu=named, currency=currency)

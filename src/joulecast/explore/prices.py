@@ -42,9 +42,11 @@ class Prices:
         """Return the price of a card's second; None where none is given. [currency/s]."""
         return self.gpu_price_per_s_by_gpu.get(slug, self.gpu_price_per_s)
 
-    def any_for(self, slug: str) -> bool:
-        """Return whether a run on a card has a price."""
-        return self.energy_price_per_j is not None or self.of_gpu(slug) is not None
+    @property
+    def any_given(self) -> bool:
+        """Whether there is a price at all."""
+        given = (self.energy_price_per_j, self.gpu_price_per_s, *self.gpu_price_per_s_by_gpu.values())
+        return any(price is not None for price in given)
 
 
 def prices(
