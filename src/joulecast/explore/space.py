@@ -7,6 +7,7 @@ Out: `Space`, which gives its scenarios one by one and its columns block by bloc
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import floor, isfinite, log, prod
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,8 @@ import numpy.typing as npt
 
 from joulecast.errors import UnknownNameError, UsageError
 from joulecast.hardware.catalogue import load_gpu
-from joulecast.scenario import DEFAULT_BATCH_SIZE, Scenario
+from joulecast.hardware.changes import parse_changes
+from joulecast.scenario import DEFAULT_BATCH_SIZE, Scenario, settle_gpu, settle_step
 
 Integers = npt.NDArray[np.int64]
 
@@ -25,6 +27,7 @@ Integers = npt.NDArray[np.int64]
 KEYS: Final[Mapping[str, type]] = {
     "model": str,
     "gpu": str,
+    "hardware": str,
     "n_sms": int,
     "mode": str,
     "precision": str,
@@ -232,6 +235,49 @@ def _positive(key: str, name: str, value: Any) -> float:
     return float(value)
 
 
+def check_space(space: Space) -> None:
+    """Raise for a value that no configuration can have, such as a name that is not known.
+
+    Raises
+    ------
+    UnknownNameError
+        A model, a card or a choice is unknown.
+    UsageError
+        Another value cannot be.
+    """
+    for key in ("mode", "precision", "optimizer", "attention", "memory_format", "parallel"):
+        for value in space.axes.get(key, ()):
+            Scenario(**{"model": "-", "gpu": "-", key: value})
+    for gpu in space.axes["gpu"]:
+        load_gpu(gpu)
+    for changes in space.axes.get("hardware", ()):
+        parse_changes(changes or "")
+    for model, mode in product(space.axes["model"], space.axes.get("mode", ("train",))):
+        settle_step(Scenario(model=model, gpu="-", mode=mode or "train"))
+
+
+def batch_size_of(configuration: Mapping[str, Any]) -> float:
+    """Return the samples of one micro-batch on one GPU. [1].
+
+    Raises
+    ------
+    UsageError
+        The batch does not divide into GPUs and whole micro-batches.
+    """
+    n_gpus, accumulate = configuration.get("n_gpus") or 1, configuration.get("accumulate") or 1
+    global_batch = configuration.get("global_batch")
+    per_gpu = configuration.get("batch_per_gpu") if global_batch is None else global_batch / n_gpus
+    if per_gpu is None:
+        return DEFAULT_BATCH_SIZE
+    batch_size = float(per_gpu / accumulate)
+    if batch_size != int(batch_size):
+        whole = (
+            f"{per_gpu:g} samples" if global_batch is None else f"{global_batch:g} samples on {n_gpus} GPUs"
+        )
+        raise UsageError(f"{whole} do not divide into whole micro-batches, {accumulate} a step")
+    return batch_size
+
+
 def scenario_of(configuration: Mapping[str, Any]) -> Scenario:
     """Return the scenario of one configuration.
 
@@ -240,18 +286,12 @@ def scenario_of(configuration: Mapping[str, Any]) -> Scenario:
     UsageError
         Its parts contradict each other.
     """
-    asked = dict(configuration)
-    n_gpus = asked.get("n_gpus") or 1
-    global_batch = asked.pop("global_batch", None)
-    per_gpu = asked.pop("batch_per_gpu", None) if global_batch is None else global_batch / n_gpus
-    batch_size = None
-    if per_gpu is not None:
-        batch_size = per_gpu / (asked.get("accumulate") or 1)
-        if batch_size != int(batch_size):
-            whole = f"{global_batch:g} samples on {n_gpus} GPUs" if global_batch else f"{per_gpu:g} samples"
-            raise UsageError(f"{whole} do not divide into {asked.get('accumulate') or 1} whole micro-batches")
+    asked = {key: value for key, value in configuration.items() if value is not None}
+    batch_size = batch_size_of(asked)
+    for key in ("batch_per_gpu", "global_batch"):
+        asked.pop(key, None)
     fraction = asked.pop("power_limit_frac", None)
     if fraction is not None:
-        asked["power_limit_w"] = fraction * load_gpu(asked["gpu"]).max_power_limit_w
-    given = {key: value for key, value in asked.items() if value is not None}
-    return Scenario(batch_size=batch_size or DEFAULT_BATCH_SIZE, **given)
+        cards = settle_gpu(Scenario(model=asked["model"], gpu=asked["gpu"], hardware=asked.get("hardware")))
+        asked["power_limit_w"] = fraction * cards.gpu.max_power_limit_w
+    return Scenario(batch_size=batch_size, **asked)

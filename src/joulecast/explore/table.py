@@ -4,6 +4,8 @@ In: columns, or a Parquet or CSV file. Out: `SweepResult`. Knows no model.
 """
 
 import csv
+import io
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,10 +105,7 @@ class SweepResult:
         """
         target = Path(path)
         partial = target.with_name(target.name + ".partial")
-        if check_format(target) == ".csv":
-            _write_csv(self, partial)
-        else:
-            pyarrow_parquet().write_table(arrow_table(self), partial)
+        partial.write_bytes(table_bytes(self, check_format(target)))
         partial.replace(target)
 
 
@@ -172,11 +171,42 @@ def load_sweep(path: str | Path) -> SweepResult:
     return _read_csv(source) if ending == ".csv" else _read_parquet(source)
 
 
-def _write_csv(result: SweepResult, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
+def table_bytes(result: SweepResult, ending: str) -> bytes:
+    """Return the content of a file of a sweep.
+
+    Raises
+    ------
+    MissingExtraError
+        pyarrow is not installed.
+    """
+    if ending == ".csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
         writer.writerows(row.values() for row in result.to_rows())
+        return text.getvalue().encode()
+    parquet = pyarrow_parquet()
+    buffer = io.BytesIO()
+    parquet.write_table(arrow_table(result), buffer)
+    return buffer.getvalue()
+
+
+def join_files(parts: Sequence[Path], target: Path) -> None:
+    """Join files of one sweep, in order, into one; the old file stays whole until then."""
+    partial = target.with_name(target.name + ".partial")
+    if check_format(target) == ".csv":
+        with partial.open("wb") as out:
+            for i, part in enumerate(parts):
+                with part.open("rb") as file:
+                    header = file.readline()
+                    out.write(b"" if i else header)
+                    shutil.copyfileobj(file, out)
+    else:
+        parquet = pyarrow_parquet()
+        with parquet.ParquetWriter(partial, parquet.read_schema(parts[0])) as writer:
+            for part in parts:
+                writer.write_table(parquet.read_table(part))
+    partial.replace(target)
 
 
 def _read_csv(path: Path) -> SweepResult:
@@ -190,13 +220,11 @@ def _read_csv(path: Path) -> SweepResult:
 
 
 def _read_parquet(path: Path) -> SweepResult:
-    import_error, parquet = None, pyarrow_parquet()
+    parquet = pyarrow_parquet()
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:
-        import_error = error
-    if import_error is not None:
-        raise RunsError(f"{path} is not the table of a sweep: {import_error}")
+        raise RunsError(f"{path} is not the table of a sweep: {error}") from None
     _check_columns(path, table.column_names)
     return table_of_arrow(table)
 

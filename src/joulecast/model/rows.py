@@ -260,8 +260,9 @@ def device_of(gpu: Gpu) -> Device:
     """Return what a GPU is to its rows."""
     vector = gpu.flop_per_clock_per_sm["fp32_vector"]
     nvidia = gpu.vendor.lower() == "nvidia"
+    lanes = gpu.as_built("flop_per_clock_per_sm.fp32_vector", vector)
     shares_issue = (
-        nvidia and vector >= _DUAL_ISSUE_FLOP_PER_CLOCK and not gpu.architecture.startswith("pascal")
+        nvidia and lanes >= _DUAL_ISSUE_FLOP_PER_CLOCK and not gpu.architecture.startswith("pascal")
     )
     process = (name for prefix, name in PROCESS.items() if gpu.architecture.startswith(prefix))
     numbers = {
@@ -272,7 +273,7 @@ def device_of(gpu: Gpu) -> Device:
         "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s,
         "l2_bytes": gpu.l2_bytes,
         "gddr": not gpu.architecture.startswith(HBM_ARCHITECTURES),
-        "inline_ecc": gpu.slug in INLINE_ECC_BOARDS,
+        "inline_ecc": gpu.board in INLINE_ECC_BOARDS,
         "process": PROCESS_NUMBER[next(process, "tsmc7")],
         "boost_clock_hz": gpu.boost_clock_hz,
         "min_clock_hz": gpu.min_clock_hz,
@@ -283,7 +284,7 @@ def device_of(gpu: Gpu) -> Device:
         and not {"voltage_max_ratio", "voltage_flat_clock_frac"} & set(gpu.guesses),
         "idle_power_w": gpu.idle_power_w,
         "waiting_power_w": gpu.waiting_power_w,
-        "board_power_w": gpu.power_limit_w,
+        "board_power_w": gpu.as_built("power_limit_w", gpu.power_limit_w),
     }
     return Device(**{name: np.array(float(value)) for name, value in numbers.items()})
 
