@@ -11,12 +11,16 @@ from typing import Any, Final
 
 from joulecast.errors import UsageError
 from joulecast.explore.anatomy import Anatomy, anatomy
+from joulecast.explore.ranking import SHARED_FRACS
+from joulecast.explore.table import SweepResult, table_of
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.hardware.spec import Gpu
 from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.prediction import predict_scenario
 from joulecast.results import MemoryVerdict, Prediction, Predictions, Quantity
 from joulecast.scenario import Scenario
+
+DEFAULT_PRECISIONS: Final = ("fp32", "tf32", "bf16")
 
 #: Samples per GPU where nobody says: the largest power of two up to this that fits in every precision.
 MOST_DEFAULT_BATCH_SIZE: Final = 32
@@ -27,6 +31,10 @@ _N_BATCHES_ABOVE: Final = 3
 
 #: Points of a power-limit curve over the card's range.
 _N_LIMITS: Final = 13
+
+#: Share of the error that two predictions have in common: those of one model and card; of one precision too;
+#: of all but the power limit. Those of two models share none that is known.
+_, SHARED_BY_CARD, SHARED_BY_PRECISION, SHARED_BY_LIMIT = SHARED_FRACS
 
 Progress = Callable[[Sequence[Scenario]], Iterable[Scenario]]
 
@@ -53,7 +61,7 @@ class StudyPlan:
     models: tuple[str, ...]
     gpu: str
     n_gpus: tuple[int, ...] = (1,)
-    precisions: tuple[str, ...] = ("fp32", "tf32", "bf16")
+    precisions: tuple[str, ...] = DEFAULT_PRECISIONS
     batch_size: Mapping[str, int] = field(default_factory=dict)
     seq_len: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -114,11 +122,14 @@ class Study:
         """Return the part of a curve that belongs to one model and precision."""
         return tuple(p for p in curve if (p.model, p.precision) == (model, precision))
 
-    def to_rows(self) -> list[dict[str, Any]]:
-        """Return one flat row per distinct prediction, as `Prediction.to_row` has them."""
-        rows = [p.to_row() for p in (*self.points, *self.batch_curve, *self.limit_curve)]
-        distinct = {tuple(str(row[column]) for column in _KEY_COLUMNS): row for row in reversed(rows)}
-        return list(reversed(distinct.values()))
+    def table(self) -> SweepResult:
+        """Return every distinct prediction as a row of a sweep's table."""
+        rows = {}
+        for p in (*self.points, *self.batch_curve, *self.limit_curve):
+            shares = {f"{bound}_time_share_frac": share for bound, share in p.time_share_by_bound.items()}
+            row = {**p.to_row(), **shares}
+            rows[tuple(row[column] for column in _KEY_COLUMNS)] = row
+        return table_of(list(rows.values()))
 
 
 _KEY_COLUMNS: Final = ("model", "n_gpus", "precision", "batch_per_gpu", "power_limit_w")
@@ -280,8 +291,8 @@ def _gain(found: Study, model: str, precision: str, baseline: str, n_gpus: int) 
         precision=precision,
         baseline=baseline,
         n_gpus=n_gpus,
-        time_ratio=before.step_time_s.over(after.step_time_s),
-        energy_ratio=before.energy_per_step_j.over(after.energy_per_step_j),
+        time_ratio=before.step_time_s.over(after.step_time_s, SHARED_BY_CARD),
+        energy_ratio=before.energy_per_step_j.over(after.energy_per_step_j, SHARED_BY_CARD),
         baseline_share=found.anatomies[model, baseline].time_share if is_first else None,
         share=found.anatomies[model, precision].time_share if is_first else None,
     )
@@ -312,25 +323,37 @@ class Sharing:
     prediction: Prediction
 
 
+def sharing_of(parts: Anatomy, prediction: Prediction) -> Sharing:
+    """Return what the parameters of one step cost."""
+    return Sharing(
+        model=prediction.model,
+        n_parameters=parts.parameters.n_parameters,
+        n_shared_uses=parts.parameters.n_shared_uses,
+        flop_per_sample=float(parts.flop.sum()) / prediction.batch_per_gpu,
+        activation_bytes=parts.activation_bytes,
+        prediction=prediction,
+    )
+
+
+def comparable(rows: Iterable[Sharing]) -> tuple[Sharing, ...]:
+    """Return the largest set of sequence models at one batch and length; the first of equal ones."""
+    sets: dict[tuple[float, int], list[Sharing]] = {}
+    for row in rows:
+        p = row.prediction
+        if p.seq_len is not None:
+            sets.setdefault((p.batch_per_gpu, p.seq_len), []).append(row)
+    largest: list[Sharing] = []
+    for alike in sets.values():
+        largest = alike if len(alike) > len(largest) else largest
+    return tuple(largest)
+
+
 def sharing(found: Study, precision: str | None = None) -> tuple[Sharing, ...]:
-    """Return every sequence model of the study; compare those of one batch and sequence length."""
+    """Return the sequence models of the study that compare; by default in the baseline precision."""
     name = precision or found.plan.precisions[0]
-    rows = []
-    for model in found.models:
-        prediction, parts = found.point(model, name), found.anatomies[model, name]
-        if prediction.seq_len is None:
-            continue
-        rows.append(
-            Sharing(
-                model=model,
-                n_parameters=parts.parameters.n_parameters,
-                n_shared_uses=parts.parameters.n_shared_uses,
-                flop_per_sample=float(parts.flop.sum()) / prediction.batch_per_gpu,
-                activation_bytes=parts.activation_bytes,
-                prediction=prediction,
-            )
-        )
-    return tuple(rows)
+    return comparable(
+        sharing_of(found.anatomies[model, name], found.point(model, name)) for model in found.models
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,8 +366,8 @@ class Scaling:
     n_gpus : int
     time_efficiency, energy_efficiency : Quantity
         Throughput per card, and samples per joule, over those of the first count. [1]
-    communication_frac : float
-        Share of the step that shows as communication. [1]
+    communication_frac, host_frac : float
+        Shares of the step that show as communication, and as waiting for the host. [1]
     """
 
     model: str
@@ -353,6 +376,7 @@ class Scaling:
     time_efficiency: Quantity
     energy_efficiency: Quantity
     communication_frac: float
+    host_frac: float
 
 
 def scaling(found: Study) -> tuple[Scaling, ...]:
@@ -368,9 +392,12 @@ def scaling(found: Study) -> tuple[Scaling, ...]:
                         model=model,
                         precision=precision,
                         n_gpus=n_gpus,
-                        time_efficiency=one.step_time_s.over(many.step_time_s),
-                        energy_efficiency=one.energy_per_sample_j.over(many.energy_per_sample_j),
+                        time_efficiency=one.step_time_s.over(many.step_time_s, SHARED_BY_PRECISION),
+                        energy_efficiency=one.energy_per_sample_j.over(
+                            many.energy_per_sample_j, SHARED_BY_PRECISION
+                        ),
                         communication_frac=many.time_share_by_bound["communication"],
+                        host_frac=many.time_share_by_bound["host"],
                     )
                 )
     return tuple(rows)
@@ -393,14 +420,18 @@ class LimitChoice:
     default: Prediction
 
     @property
-    def energy_saved_frac(self) -> float:
-        """Energy per step saved. [1]."""
-        return 1.0 - self.chosen.energy_per_step_j.value / self.default.energy_per_step_j.value
+    def energy_ratio(self) -> Quantity:
+        """Energy per step at the chosen limit over that at the one in force. [1]."""
+        return self.chosen.energy_per_step_j.over(self.default.energy_per_step_j, self._shared_frac)
 
     @property
-    def time_cost_frac(self) -> float:
-        """Step time added. [1]."""
-        return self.chosen.step_time_s.value / self.default.step_time_s.value - 1.0
+    def time_ratio(self) -> Quantity:
+        """Step time at the chosen limit over that at the one in force. [1]."""
+        return self.chosen.step_time_s.over(self.default.step_time_s, self._shared_frac)
+
+    @property
+    def _shared_frac(self) -> float:
+        return 1.0 if self.chosen.power_limit_w == self.default.power_limit_w else SHARED_BY_LIMIT
 
 
 def limit_choices(found: Study) -> tuple[LimitChoice, ...]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -54,11 +55,6 @@ class Page:
 
 def page_html(page: Page) -> str:
     """Return a page as one HTML document."""
-    altair = altair_library()
-    import vl_convert
-
-    version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    library = vl_convert.javascript_bundle(snippet="window.vegaEmbed=vegaEmbed;", vl_version=version)
     specs: dict[str, Any] = {}
     sections = "".join(_section(section, specs) for section in page.sections)
     links = "".join(
@@ -71,11 +67,21 @@ def page_html(page: Page) -> str:
         sections=sections,
         footer=escape(page.footer),
         style=css_variables() + _text("page.css"),
-        library=_in_script(library),
+        library=_in_script(_library()),
         specs=_in_json_script(json.dumps(specs, allow_nan=False, separators=(",", ":"))),
         config=_in_json_script(json.dumps({**PAGE.config(), "legend": {"disable": True}})),
         script=_text("page.js"),
     )
+
+
+@cache
+def _library() -> str:
+    """Return the JavaScript that draws the charts; bundling it takes seconds."""
+    version = ".".join(altair_library().SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle(snippet="window.vegaEmbed=vegaEmbed;", vl_version=version)
+    return bundle
 
 
 def save_page(page: Page, path: str | Path) -> None:
