@@ -9,7 +9,7 @@ CORE := $(VENV)/.joulecast-core
 FULL := $(VENV)/.joulecast-full
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check format coverage validation benchmarks clean
+.PHONY: help demo test test-fast check format coverage validation study benchmarks clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -25,7 +25,7 @@ $(CORE): $(INPUTS) | $(BIN)/python
 
 $(FULL): $(INPUTS) | $(BIN)/python
 	@echo "installing joulecast with all extras into $(VENV); torch is large, the first time takes minutes"
-	@$(PIP) --editable '.[torch,figures,data,dev]'
+	@$(PIP) --editable '.[torch,data,figures,dev]'
 	@touch $@ $(CORE)
 
 demo: $(CORE)  ## predict the six models of the study on an A100 40 GB in three precisions
@@ -54,6 +54,9 @@ coverage: $(FULL)  ## run every test and show what they leave out
 
 validation: $(FULL)  ## predict every public measurement; write docs/validation.md and the README's table
 	$(BIN)/python scripts/write_validation
+
+study: $(FULL)  ## predict the study's six models; write docs/study.md
+	$(BIN)/python scripts/write_study
 
 benchmarks: $(FULL)  ## speed of predict and trace
 	$(BIN)/python benchmarks/predict_process.py

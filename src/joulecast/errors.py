@@ -7,14 +7,18 @@
     |   +-- UnknownNameError (LookupError)  a name that is not known; carries near misses
     |   |   +-- UnknownGpuError
     |   |   +-- UnknownModelError
+    |   |   +-- UnknownCountryError
     |   +-- PowerLimitError                 a limit outside the card's range
     |   +-- DoesNotFitError                 a sequence, batch or option the model cannot take
+    |   +-- InfeasibleError                 limits that no configuration keeps; names them
+    |   +-- NothingFitsError                no configuration fits the memory; says what would
     +-- MissingExtraError (ImportError)     an optional package is needed           exit 1
     +-- TraceError (RuntimeError)           the module could not be traced          exit 1
     +-- TableError (ValueError)             an op table file is corrupt             exit 1
     +-- CatalogueError (ValueError)         a hardware file is corrupt              exit 1
     +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
     +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
+    +-- IntensityError (ValueError)         a file of grid intensities is corrupt   exit 1
 
 The command line turns each into one line on standard error and ``exit_code``; anything else keeps its
 traceback, because it is a bug.
@@ -68,12 +72,46 @@ class UnknownModelError(UnknownNameError):
     """No model of that name."""
 
 
+class UnknownCountryError(UnknownNameError):
+    """No country of that name in the table of grid intensities."""
+
+
 class PowerLimitError(UsageError):
     """A power limit or clock outside the range of the card."""
 
 
 class DoesNotFitError(UsageError):
     """A size the model cannot take, such as a sequence longer than its positions."""
+
+
+class InfeasibleError(UsageError):
+    """Limits that no configuration keeps together.
+
+    Parameters
+    ----------
+    message : str
+    limits : tuple of str
+        The fewest limits that contradict each other, by name.
+    """
+
+    def __init__(self, message: str, limits: tuple[str, ...]) -> None:
+        self.limits = limits
+        super().__init__(message)
+
+
+class NothingFitsError(UsageError):
+    """No configuration fits the memory.
+
+    Parameters
+    ----------
+    message : str
+    changes : tuple of str
+        Single changes that would make one fit, in words, the smallest first.
+    """
+
+    def __init__(self, message: str, changes: tuple[str, ...]) -> None:
+        self.changes = changes
+        super().__init__(message)
 
 
 class MissingExtraError(JoulecastError, ImportError):
@@ -98,3 +136,7 @@ class ParameterSetError(JoulecastError, ValueError):
 
 class RunsError(JoulecastError, ValueError):
     """A file of measured runs cannot be read."""
+
+
+class IntensityError(JoulecastError, ValueError):
+    """A file of grid intensities cannot be read."""

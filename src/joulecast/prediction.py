@@ -5,21 +5,30 @@ for. Prints nothing and knows no measurement.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
-from math import exp
+from math import isnan, nan, prod
 from typing import Any, Final
 
 import numpy as np
 
 from joulecast.characterisation import uncounted
 from joulecast.errors import UsageError
+from joulecast.estimates import (
+    VERDICTS,
+    Circumstances,
+    Estimate,
+    estimates,
+    interval_ratios,
+    memory_verdicts,
+)
 from joulecast.hardware.spec import Gpu
+from joulecast.model.batch import Step, batch_of
 from joulecast.model.coverage import conditions, novelty, outside
 from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.model.paths import row_paths, unit_flop_per_clock
-from joulecast.model.step import StepPrediction, predict_step
-from joulecast.results import MemoryVerdict, OpGroup, Origin, Prediction, Predictions, Quantity
+from joulecast.model.step import StepPrediction, one_step, predict_steps, scaled_steps
+from joulecast.results import OpGroup, Origin, Prediction, Predictions, Quantity
 from joulecast.scenario import (
     ECHOED,
     OwnModule,
@@ -32,7 +41,7 @@ from joulecast.scenario import (
     settle_step,
     workload_of,
 )
-from joulecast.workload.table import OpTable, Workload
+from joulecast.workload.table import Floats, OpTable, Workload, Workloads, alone
 
 
 def predict(
@@ -104,17 +113,22 @@ def predict_scenario(
     cards = settle_gpu(scenario)
     step = settle_step(scenario, own)
     load = workload_of(step, flash=runs_flash(cards.gpu), own=own)
-    predicted = predict_step(
-        load,
-        cards.gpu,
-        parameters,
-        n_gpus=cards.n_gpus,
-        power_limit_w=cards.power_limit_w,
-        sm_clock_hz=cards.locked_sm_clock_hz,
-        data_parallel=cards.parallel == "ddp",
+    batch = batch_of(
+        [
+            Step(
+                workload=load,
+                gpu=cards.gpu,
+                n_gpus=cards.n_gpus,
+                power_limit_w=cards.power_limit_w,
+                sm_clock_hz=cards.locked_sm_clock_hz,
+            )
+        ]
     )
-    if parameters.model_scalars or parameters.precision_scalars:
-        predicted = _scaled(predicted, parameters, step.model, step.precision)
+    factors = scalars_of(parameters, step.model, step.precision)
+    found = scaled_steps(
+        predict_steps(batch, parameters, np.array([cards.parallel == "ddp"])), factors.time, factors.power
+    )
+    predicted = one_step(found, batch, load, cards.gpu, parameters)
     asked = conditions(
         load,
         cards.gpu,
@@ -123,24 +137,86 @@ def predict_scenario(
         sm_clock_hz=cards.locked_sm_clock_hz,
     )
     beyond = outside(asked, parameters)
-    estimate = _Estimator(parameters, predicted.features, beyond)
+    origin = origin_of(beyond)
+    ratios = interval_ratios(
+        parameters, found.features, {name: np.array([mark]) for name, mark in novelty(beyond).items()}
+    )
+    around = _circumstances(cards, load)
+    by_name = estimates(found, around, ratios)
+    quantities: dict[str, Any] = {name: _quantity(estimate, origin) for name, estimate in by_name.items()}
+    verdict = VERDICTS[int(memory_verdicts(by_name["process_bytes"], around.memory_bytes)[0])]
+    del quantities["peak_memory_bytes"]  # another name of the allocated bytes
     return Prediction(
         **_configuration(step, cards, load),
-        **_rates(cards, load, predicted, estimate),
-        **_memory(cards.gpu, predicted, estimate),
-        **_utilisation(load, cards.gpu, predicted, estimate),
+        **{**quantities, "coverage": _exact(load.table.coverage_frac)},
+        **_utilisation(load, cards.gpu),
+        capacity_bytes=cards.gpu.memory_bytes,
+        memory_verdict=verdict,
         bound_by=str(predicted.bound_by),
-        time_share_by_bound={str(k): float(v) for k, v in predicted.time_share_by_bound.items()},
+        time_share_by_bound=dict(predicted.time_share_by_bound),
         op_groups=op_groups(load.table, predicted),
-        coverage=_exact(load.table.coverage_frac),
         flags=(
             *step.flags,
             *predicted.flags,
-            *(line for name, line in beyond.items() if name not in _SAID),
-            *(f"{name} has no formula: only its bytes are counted" for name in uncounted(load.table)),
+            *factors.flags,
+            *beyond_flags(beyond),
+            *uncounted_flags(load.table),
         ),
-        guesses=_guesses(cards),
+        guesses=guesses_of(cards.gpu, cards.n_gpus),
         notes=load.notes,
+    )
+
+
+def uncounted_flags(table: OpTable) -> tuple[str, ...]:
+    """Return a line for every operator that has no formula."""
+    return tuple(f"{name} has no formula: only its bytes are counted" for name in uncounted(table))
+
+
+def origin_of(beyond: Mapping[str, str]) -> Origin:
+    """Return where a prediction comes from, by what it asks beyond the calibration."""
+    return Origin.DATASHEET if beyond else Origin.CALIBRATED
+
+
+#: What `step_flags` says itself.
+_SAID: Final = ("unseen_gpu", "unseen_precision")
+
+
+def beyond_flags(beyond: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the lines of what lies beyond the calibration that `step_flags` does not say."""
+    return tuple(line for name, line in beyond.items() if name not in _SAID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """Factors on time and power from a user's own calibration, and what to say of them.
+
+    Attributes
+    ----------
+    time, power : float
+        [1]
+    flags : tuple of str
+    """
+
+    time: float
+    power: float
+    flags: tuple[str, ...]
+
+
+def scalars_of(parameters: ParameterSet, model: str, precision: str) -> Factors:
+    """Return the factors of a model and a precision; 1 where the set has none."""
+    found = {
+        f"model {model}": parameters.model_scalars.get(model),
+        f"precision {precision}": parameters.precision_scalars.get(precision),
+    }
+    known = {what: scalars for what, scalars in found.items() if scalars is not None}
+    return Factors(
+        time=prod(scalars.time for scalars in known.values()),
+        power=prod(scalars.power for scalars in known.values()),
+        flags=tuple(
+            f"scalar of {what}: time x {scalars.time:.3f}, power x {scalars.power:.3f}, "
+            f"from {scalars.n_rows} runs"
+            for what, scalars in known.items()
+        ),
     )
 
 
@@ -149,63 +225,55 @@ _UNUSED_FACTS: Final = ("per_sm.", "published_")
 _LINK_FACTS: Final = ("link.", "pcie.")
 
 
-def _guesses(cards: SettledGpu) -> tuple[str, ...]:
-    """Return the guessed facts that this prediction took."""
-    unused = _UNUSED_FACTS if cards.n_gpus > 1 else (*_UNUSED_FACTS, *_LINK_FACTS)
-    return tuple(key for key in cards.gpu.guesses if not key.startswith(unused))
+def guesses_of(gpu: Gpu, n_gpus: int) -> tuple[str, ...]:
+    """Return the guessed facts that a prediction takes."""
+    unused = _UNUSED_FACTS if n_gpus > 1 else (*_UNUSED_FACTS, *_LINK_FACTS)
+    return tuple(key for key in gpu.guesses if not key.startswith(unused))
 
 
-class _Estimator:
-    """Turns predicted values into quantities with the set's intervals."""
-
-    def __init__(
-        self, parameters: ParameterSet, features: Mapping[str, float], beyond: Mapping[str, str]
-    ) -> None:
-        self._intervals = parameters.intervals
-        self._features = {name: np.asarray(value) for name, value in {**features, **novelty(beyond)}.items()}
-        self.origin = Origin.DATASHEET if beyond else Origin.CALIBRATED
-
-    def __call__(self, value: float, quantity: str) -> Quantity:
-        low, high = self._intervals.bounds(quantity, self._features)
-        return Quantity(
-            value=float(value), low=value * exp(float(low)), high=value * exp(float(high)), origin=self.origin
-        )
+def _quantity(estimate: Estimate, origin: Origin) -> Quantity | None:
+    """Return the only step of an estimate; None where it has no value."""
+    value, low, high = (float(part[0]) for part in (estimate.value, estimate.low, estimate.high))
+    return None if isnan(value) else Quantity(value=value, low=low, high=high, origin=origin)
 
 
-def _scaled(
-    predicted: StepPrediction, parameters: ParameterSet, model: str, precision: str
-) -> StepPrediction:
-    """Return a step with the scalars of its model and its precision applied, and a flag for each."""
-    found = {
-        f"model {model}": parameters.model_scalars.get(model),
-        f"precision {precision}": parameters.precision_scalars.get(precision),
-    }
-    time_ratio = power_ratio = 1.0
-    flags = list(predicted.flags)
-    for what, scalars in found.items():
-        if scalars is None:
-            continue
-        time_ratio, power_ratio = time_ratio * scalars.time, power_ratio * scalars.power
-        flags.append(
-            f"scalar of {what}: time x {scalars.time:.3f}, power x {scalars.power:.3f}, "
-            f"from {scalars.n_rows} runs"
-        )
-    return replace(
-        predicted,
-        step_time_s=predicted.step_time_s * time_ratio,
-        mean_power_w=predicted.mean_power_w * power_ratio,
-        energy_per_step_j=predicted.energy_per_step_j * time_ratio * power_ratio,
-        kernel_time_s=predicted.kernel_time_s * time_ratio,
-        dispatch_time_s=predicted.dispatch_time_s * time_ratio,
-        communication_time_s=predicted.communication_time_s * time_ratio,
-        op_time_s=predicted.op_time_s * time_ratio,
-        op_energy_j=predicted.op_energy_j * time_ratio * power_ratio,
-        flags=tuple(flags),
+def _circumstances(cards: SettledGpu, load: Workload) -> Circumstances:
+    """Return what the quantities of one step follow from."""
+    gpu = cards.gpu
+
+    def one(value: float) -> Floats:
+        return np.array([float(value)])
+
+    return Circumstances(
+        n_gpus=one(cards.n_gpus),
+        n_samples=one(load.batch_size * cards.n_gpus),
+        seq_len=one(load.seq_len or nan),
+        idle_power_w=one(gpu.idle_power_w),
+        power_limit_w=one(cards.power_limit_w),
+        min_clock_hz=one(gpu.min_clock_hz),
+        top_clock_hz=one(cards.locked_sm_clock_hz or gpu.max_clock_hz),
+        memory_bytes=one(gpu.memory_bytes),
+        ideal_time_s=ideal_time_s(alone(load), gpu)[0],
+        coverage_frac=one(load.table.coverage_frac),
     )
 
 
-#: What `predict_step` says itself.
-_SAID: Final = ("unseen_gpu", "unseen_precision")
+def ideal_time_s(loads: Workloads, gpu: Gpu) -> tuple[Floats, Floats]:
+    """Return the time of all model FLOP at their peaks, NaN where there are none; and the FLOP. [size].
+
+    Notes
+    -----
+    The peak is the dense published one of the unit that each operator may use under the policy, so that MFU's
+    denominator is weighted by work: ``sum(flop) / sum(flop / peak)``. It is the plain peak wherever one unit
+    does all.
+    """
+    table = loads.first.table
+    paths = row_paths(table, loads.first.precision, gpu)
+    peak = {path: _peak_flop_per_s(path, gpu) for path in set(paths.tolist())}
+    per_flop_s = np.array([1.0 / peak[path] for path in paths.tolist()])
+    flop = loads.column("model_flop") * table.n_calls  # [size, op]
+    total = flop.sum(axis=-1)
+    return np.where(total > 0, flop @ per_flop_s, nan), total
 
 
 def _exact(value: float) -> Quantity:
@@ -229,75 +297,18 @@ def _configuration(step: SettledStep, cards: SettledGpu, load: Workload) -> dict
     }
 
 
-def _rates(cards: SettledGpu, load: Workload, step: StepPrediction, estimate: _Estimator) -> dict[str, Any]:
-    """Return time, throughput, power and energy."""
-    n_samples = load.batch_size * cards.n_gpus
-    time = estimate(step.step_time_s, "time")
-    energy = estimate(step.energy_per_step_j, "energy")
-    power = estimate(step.mean_power_w, "power")
-    # the clock is solved with the power, and no run of the calibration states it alone
-    clock = estimate(step.sm_clock_hz, "power")
-    top_clock_hz = cards.locked_sm_clock_hz or cards.gpu.max_clock_hz
-    return {
-        "step_time_s": time,
-        "samples_per_s": time.into(n_samples),
-        "tokens_per_s": time.into(n_samples * load.seq_len) if load.seq_len else None,
-        "mean_power_w": _within(power, cards.gpu.idle_power_w, cards.power_limit_w),
-        "energy_per_step_j": energy,
-        "energy_per_sample_j": energy.times(1 / n_samples),
-        "samples_per_j": energy.into(n_samples),
-        "sm_clock_hz": _within(clock, cards.gpu.min_clock_hz, top_clock_hz),
-    }
-
-
-def _within(quantity: Quantity, low: float, high: float) -> Quantity:
-    """Return the quantity with its interval cut at bounds that hold always."""
-    return replace(
-        quantity,
-        low=min(max(quantity.low, low), quantity.value),
-        high=max(min(quantity.high, high), quantity.value),
-    )
-
-
-def _memory(gpu: Gpu, step: StepPrediction, estimate: _Estimator) -> dict[str, Any]:
-    """Return the three readings of memory, and whether the last fits the card."""
-    process = estimate(step.process_bytes, "process")
-    if process.high <= gpu.memory_bytes:
-        verdict = MemoryVerdict.FITS
-    elif process.value <= gpu.memory_bytes:
-        verdict = MemoryVerdict.MAY_NOT_FIT
-    else:
-        verdict = MemoryVerdict.DOES_NOT_FIT
-    return {
-        "allocated_bytes": estimate(step.allocated_bytes, "memory"),
-        "reserved_bytes": estimate(step.reserved_bytes, "process"),
-        "process_bytes": process,
-        "capacity_bytes": gpu.memory_bytes,
-        "memory_verdict": verdict,
-    }
-
-
-def _utilisation(load: Workload, gpu: Gpu, step: StepPrediction, estimate: _Estimator) -> dict[str, Any]:
-    """Return MFU and what it divides by.
-
-    Notes
-    -----
-    The denominator is the dense published peak of the unit that each operator may use under the policy,
-    weighted by work: ``sum(flop) / sum(flop / peak)``. It is the plain peak wherever one unit does all.
-    """
+def _utilisation(load: Workload, gpu: Gpu) -> dict[str, Any]:
+    """Return what MFU divides by, and the units that the work goes to."""
     table = load.table
     flop = table.model_flop * table.n_calls  # [op]
-    total = float(flop.sum())
+    ideal_s, total = (float(part[0]) for part in ideal_time_s(alone(load), gpu))
     if total == 0:
-        return {"mfu": None, "mfu_peak_flop_per_s": 0.0, "mfu_paths": {}, "model_flop": 0.0}
+        return {"mfu_peak_flop_per_s": 0.0, "mfu_paths": {}, "model_flop": 0.0}
     paths = row_paths(table, load.precision, gpu)
     flop_of = {path: float(flop[paths == path].sum()) for path in sorted(set(paths.tolist()))}
-    flop_of = {path: work for path, work in flop_of.items() if work > 0}
-    ideal_time_s = sum(work / _peak_flop_per_s(path, gpu) for path, work in flop_of.items())
     return {
-        "mfu": _within(estimate(step.step_time_s, "time").into(ideal_time_s), 0.0, 1.0),
-        "mfu_peak_flop_per_s": total / ideal_time_s,
-        "mfu_paths": {path: work / total for path, work in flop_of.items()},
+        "mfu_peak_flop_per_s": total / ideal_s,
+        "mfu_paths": {path: work / total for path, work in flop_of.items() if work > 0},
         "model_flop": total,
     }
 

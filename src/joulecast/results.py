@@ -7,7 +7,7 @@ Field names are those of the columns of a file of runs, so that a prediction and
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from math import ceil, inf
+from math import ceil, exp, inf, log, sqrt
 from typing import Any, Final, overload
 
 from joulecast.errors import MissingExtraError, UsageError
@@ -24,6 +24,15 @@ class Origin(StrEnum):
     MEASURED = "measured"
     CALIBRATED = "calibrated"
     DATASHEET = "datasheet"
+
+
+def weakest(*origins: Origin) -> Origin:
+    """Return the least sure of some origins, for what is made of them all."""
+    return max(origins, key=list(Origin).index)
+
+
+#: Quantile of the normal distribution at the ends of a 90 % interval.
+Z90: Final = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +55,24 @@ class Quantity:
         if not self.low <= self.value <= self.high:
             raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
 
+    @property
+    def log_sd(self) -> float:
+        """Standard deviation of the logarithm of a log-normal variable with this interval. [1]"""
+        return log(self.high / self.low) / (2 * Z90)
+
     def times(self, factor: float) -> "Quantity":
         """Return the quantity scaled by an exact factor >= 0."""
         return Quantity(
             value=self.value * factor, low=self.low * factor, high=self.high * factor, origin=self.origin
+        )
+
+    def plus(self, other: "Quantity") -> "Quantity":
+        """Return the sum of two quantities whose errors go together: the ends of the intervals add."""
+        return Quantity(
+            value=self.value + other.value,
+            low=self.low + other.low,
+            high=self.high + other.high,
+            origin=weakest(self.origin, other.origin),
         )
 
     def into(self, numerator: float) -> "Quantity":
@@ -61,9 +84,50 @@ class Quantity:
             origin=self.origin,
         )
 
+    def over(self, other: "Quantity", shared_frac: float = 0.0) -> "Quantity":
+        """Return the ratio to another quantity, both above 0.
+
+        Parameters
+        ----------
+        other : Quantity
+        shared_frac : float
+            Share of the variance of the two log errors that is one and the same error. [1]
+
+        Notes
+        -----
+        On the log scale, with half widths a and b on the two sides that widen the ratio, c and d on the two
+        that an error in common moves it by: ``sqrt((1 - shared) (a^2 + b^2) + shared (c - d)^2)``, which is
+        ``sqrt(a^2 + b^2 - 2 shared a b)`` for intervals of equal sides.
+        """
+        value = self.value / other.value
+        up = _half_width(self._ends(), other._ends(), shared_frac)
+        down = _half_width(other._ends(), self._ends(), shared_frac)
+        origin = weakest(self.origin, other.origin)
+        return Quantity(value=value, low=value * exp(-down), high=value * exp(up), origin=origin)
+
+    def _ends(self) -> tuple[float, float]:
+        """Return how far the interval reaches down and up on the log scale."""
+        return _log_ratio(self.value, self.low), _log_ratio(self.high, self.value)
+
     def to_dict(self) -> dict[str, float | str]:
         """Return the JSON form."""
         return {"value": self.value, "low": self.low, "high": self.high, "origin": str(self.origin)}
+
+
+def _log_ratio(larger: float, smaller: float) -> float:
+    """Return ``log(larger / smaller)``; infinite where the smaller is 0."""
+    return log(larger / smaller) if smaller > 0 else inf
+
+
+def _half_width(over: tuple[float, float], under: tuple[float, float], shared_frac: float) -> float:
+    """Return how far up a log ratio reaches; both with what they reach down and up."""
+    (over_down, over_up), (under_down, under_up) = over, under
+    if inf in (over_up, under_down):
+        return inf
+    apart = (1 - shared_frac) * (over_up**2 + under_down**2)
+    # what both have in common moves them up together, or down together
+    together = max(over_up - under_up, under_down - over_down, 0.0)
+    return sqrt(apart + shared_frac * together**2)
 
 
 class MemoryVerdict(StrEnum):

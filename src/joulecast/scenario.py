@@ -5,15 +5,16 @@ the size asked for. Prints nothing and knows no measurement.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
 
 from joulecast.errors import MissingExtraError, PowerLimitError, UsageError
 from joulecast.hardware.catalogue import load_gpu
+from joulecast.hardware.changes import changed_gpu, parse_changes
 from joulecast.hardware.spec import Gpu
-from joulecast.workload.compose import workload
+from joulecast.workload.compose import workload, workloads
 from joulecast.workload.models import ModelCard, ModelName, check_seq_len, model_card, resolve_model
 from joulecast.workload.policies import (
     ATTENTIONS,
@@ -22,7 +23,7 @@ from joulecast.workload.policies import (
     checked_optimizer,
     precision_policy,
 )
-from joulecast.workload.table import StepTrace, Workload
+from joulecast.workload.table import Floats, StepTrace, Workload, Workloads
 from joulecast.workload.zoo import load_trace
 
 PARALLELS: Final = ("none", "ddp")
@@ -79,6 +80,9 @@ class Scenario:
         Locked clock; None leaves it to the card. [Hz]
     n_sms : int
         Multiprocessors in use, where not all.
+    hardware : str
+        Properties of the card to change, as ``hardware.changes.parse_changes`` reads them:
+        ``"bandwidth=2x, peak_bf16=+20%"``.
     force : bool
         Predict limits and clocks outside the card's range too, and sequences longer than the model's
         positions; flagged.
@@ -104,6 +108,7 @@ class Scenario:
     power_limit_w: float | None = None
     sm_clock_hz: float | None = None
     n_sms: int | None = None
+    hardware: str | None = None
     force: bool = False
     parallel: str | None = None
 
@@ -177,6 +182,10 @@ class SettledStep:
     clip: bool
     accumulate: int
     flags: tuple[str, ...]
+
+    def at(self, batch_size: float) -> "SettledStep":
+        """Return the step at another batch size."""
+        return replace(self, batch_size=batch_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +326,7 @@ def settle_gpu(scenario: Scenario) -> SettledGpu:
     UsageError
         The card is unknown, or a limit, a clock or a number cannot be.
     """
-    gpu = load_gpu(scenario.gpu)
+    gpu = changed_gpu(load_gpu(scenario.gpu), parse_changes(scenario.hardware or ""))
     if scenario.n_sms is not None:
         gpu = gpu.with_sms(scenario.n_sms)
     if scenario.n_gpus > MOST_GPUS:
@@ -436,17 +445,40 @@ def workload_of(step: SettledStep, *, flash: bool = True, own: OwnModule | None 
         trace = _own_trace(step, own, flash)
     else:
         trace = _trace(*trace_key(step, flash=flash), step.batch_size)
+    return workload(trace, batch_size=step.batch_size, **_composition(step, trace))
+
+
+def workloads_of(step: SettledStep, batch_sizes: Floats, *, flash: bool = True) -> Workloads | None:
+    """Return a step of one GPU at many batch sizes from one trace; None where each size needs its own.
+
+    Parameters
+    ----------
+    step : SettledStep
+        Of any batch size.
+    batch_sizes : ndarray [size]
+        Samples per GPU and micro-batch. [1]
+    flash : bool
+        Whether the card runs flash attention.
+    """
+    if step.card.type == "file":  # recorded at the size asked for
+        return None
+    trace = _trace(*trace_key(step, flash=flash), float(DEFAULT_BATCH_SIZE))
+    if not trace.batch_exact:
+        return None
+    return workloads(trace, batch_sizes=batch_sizes, **_composition(step, trace))
+
+
+def _composition(step: SettledStep, trace: StepTrace) -> dict[str, Any]:
+    """Return what makes a workload of a trace, beside the batch size."""
     seq_len = step.seq_len or (trace.seq_len_range[0] if trace.tokens_per_sample_is_seq_len else 0)
-    return workload(
-        trace,
-        batch_size=step.batch_size,
-        seq_len=seq_len,
-        precision=step.precision,
-        mode=step.mode,
-        optimizer=step.optimizer or "adamw",  # counts in mode ``train`` alone
-        accumulate=step.accumulate,
-        clip=step.clip,
-    )
+    return {
+        "seq_len": seq_len,
+        "precision": step.precision,
+        "mode": step.mode,
+        "optimizer": step.optimizer or "adamw",  # counts in mode ``train`` alone
+        "accumulate": step.accumulate,
+        "clip": step.clip,
+    }
 
 
 #: NVIDIA cards run flash attention from here on. Source: PyTorch, aten/src/ATen/native/transformers/cuda/

@@ -19,6 +19,7 @@ KIB: Final = 1024
 MIB: Final = 1024**2
 GIB: Final = 1024**3
 
+SECONDS_PER_MINUTE: Final = 60.0
 SECONDS_PER_HOUR: Final = 3600.0
 J_PER_KWH: Final = 3.6e6
 PERCENT: Final = 1e-2

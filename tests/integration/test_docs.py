@@ -17,10 +17,17 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def readme_folder(tmp_path_factory):
+    """Return where the README's commands run: what one writes, a later one reads."""
+    return tmp_path_factory.mktemp("readme")
+
+
 @pytest.mark.parametrize(
     "command", [line for block in blocks("README.md", "bash") for line in block.splitlines()]
 )
-def test_commands_of_the_readme_run(command, capsys):
+def test_commands_of_the_readme_run(command, capsys, readme_folder, monkeypatch):
+    monkeypatch.chdir(readme_folder)
     program, *arguments = shlex.split(command)
     assert program == "joulecast"
     assert run(arguments) == 0, capsys.readouterr().err

@@ -81,3 +81,43 @@ def test_frame_without_pandas_says_what_to_install(make_prediction, monkeypatch)
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"joulecast\[data\]"):
         Predictions([make_prediction()]).to_frame()
+
+
+def test_a_ratio_adds_independent_errors_as_squares_on_the_log_scale():
+    one = Quantity(value=8.0, low=4.0, high=16.0, origin=Origin.CALIBRATED)  # a factor of 2 either way
+    other = Quantity(value=2.0, low=1.0, high=4.0, origin=Origin.DATASHEET)
+
+    ratio = one.over(other)
+
+    assert (ratio.value, ratio.origin) == (4.0, Origin.DATASHEET)
+    assert ratio.high == pytest.approx(4.0 * 2 ** (2**0.5))
+    assert ratio.low == pytest.approx(4.0 / 2 ** (2**0.5))
+
+
+@pytest.mark.parametrize(("shared_frac", "exponent"), [(0.0, 2**0.5), (0.5, 1.0), (1.0, 0.0)])
+def test_what_two_errors_share_leaves_their_ratio(shared_frac, exponent):
+    one = Quantity(value=8.0, low=4.0, high=16.0, origin=Origin.CALIBRATED)
+    other = Quantity(value=2.0, low=1.0, high=4.0, origin=Origin.CALIBRATED)
+
+    assert one.over(other, shared_frac).high == pytest.approx(4.0 * 2**exponent)
+
+
+def test_a_ratio_to_what_may_be_zero_has_no_upper_end():
+    one = Quantity(value=1.0, low=1.0, high=1.0, origin=Origin.CALIBRATED)
+    other = Quantity(value=1.0, low=0.0, high=2.0, origin=Origin.CALIBRATED)
+
+    assert one.over(other, 0.9).high == float("inf")
+
+
+def test_a_ratio_to_itself_is_exact_however_uneven_the_interval():
+    one = Quantity(value=2.0, low=1.9, high=8.0, origin=Origin.CALIBRATED)
+    ratio = one.over(one, 1.0)
+    assert (ratio.low, ratio.value, ratio.high) == (1.0, 1.0, 1.0)
+
+
+def test_what_is_in_common_moves_uneven_intervals_by_their_difference():
+    one = Quantity(value=1.0, low=0.5, high=8.0, origin=Origin.CALIBRATED)
+    other = Quantity(value=1.0, low=0.25, high=2.0, origin=Origin.CALIBRATED)
+    # both up: 8 over 2; both down: 0.5 over 0.25; nothing takes the ratio below 1
+    ratio = one.over(other, 1.0)
+    assert (ratio.low, ratio.high) == (pytest.approx(1.0), pytest.approx(4.0))

@@ -14,7 +14,7 @@ from joulecast.calibrate.evolution import Search, evolve, robust_loss
 from joulecast.calibrate.ops import OperatorRecords
 from joulecast.calibrate.stages import Stage, StageResult, Values, fit_stage
 from joulecast.hardware.spec import Gpu
-from joulecast.model import power
+from joulecast.model import clock, power
 from joulecast.model.parameters import definition
 from joulecast.model.rows import KIND_NUMBER, Booleans, Integers, Rows, concatenate_rows, rows_of
 from joulecast.model.time import Parts, kernel_time_s, product_parts, row_costs, smooth_maximum
@@ -57,18 +57,21 @@ class OperatorProblem:
     mean_power_w: Floats
     labels: Strings
 
-    def operating_point(self, values: Values) -> power.OperatingPoint:
+    def operating_point(self, values: Values) -> clock.OperatingPoint:
         """Return clock, time and energy of each operator, alone and repeated. [op]."""
         each = np.arange(len(self.rows))
         top_hz = power.free_clock_hz(self.rows.device, values)
-        conditions = power.Conditions(
+        conditions = clock.Conditions(
             top_clock_hz=top_hz,
             limit_w=self.limit_w,
             other_time_s=np.zeros(len(self.rows)),
             waiting_power_w=power.waiting_power_w(top_hz, self.rows.device, values),
+            limit_ratio=values["power.limit_ratio"],
         )
         costs = row_costs(self.rows, values, self.parts)
-        return power.operating_point(power.kernels_of(self.rows, costs, values), each, each, conditions)
+        return clock.operating_point(
+            power.kernels_of(self.rows, costs, values), np.zeros_like(each), each, conditions
+        )
 
     def latency_and_power(self, values: Values) -> tuple[Floats, Floats]:
         """Return the latency and the power predicted. [s], [W] [op]."""

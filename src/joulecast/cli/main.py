@@ -14,6 +14,11 @@ from joulecast.errors import JoulecastError
 _COMMANDS: Final = {
     "predict": "Time, power, energy and memory of a training step.",
     "trace": "FLOPs, bytes, intensity and kernels of a training step.",
+    "recommend": "The best configuration under limits, and how sure that is.",
+    "cost": "Hours, kWh, CO2e and money of a whole training run.",
+    "forecast": "A whole run, forecast anew from its first steps.",
+    "study": "What precision, GPU count, sharing, batch and power limit change.",
+    "report": "A page of figures about a sweep or a study.",
     "validate": "Predictions against a file of measured runs.",
     "calibrate": "A parameter set fitted to your own runs; what a set says.",
     "gpus": "The cards that are known, or the sheet of one.",

@@ -1,9 +1,10 @@
 """Options that several commands share, and what they mean in SI units."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from joulecast.units import MEGA
 from joulecast.workload.policies import ATTENTIONS, MEMORY_FORMATS, MODES, OPTIMIZERS, PRECISIONS
@@ -30,7 +31,7 @@ def _list_of(names: Mapping[str, object] | tuple[str, ...]) -> str:
     return ", ".join(names)
 
 
-_STEP_OPTIONS: Final = (
+_SIZE_OPTIONS: Final = (
     click.option(
         "--batch-size",
         "-b",
@@ -40,6 +41,9 @@ _STEP_OPTIONS: Final = (
     click.option(
         "--seq-len", "-s", type=click.IntRange(min=1), help="Tokens per sample; the model's own if not given."
     ),
+)
+
+_WORK_OPTIONS: Final = (
     click.option(
         "--image-size", type=click.IntRange(min=1), help="Pixels of a side; the model's own if not given."
     ),
@@ -89,6 +93,15 @@ _GPU_OPTIONS: Final = (
     ),
 )
 
+gpu_list = click.option(
+    "--gpu",
+    "-g",
+    "gpus",
+    multiple=True,
+    callback=comma_list,
+    metavar="G[,G...]",
+    help="A name that `joulecast gpus` knows, or a TOML file.",
+)
 precision_list = click.option(
     "--precision",
     "-p",
@@ -106,7 +119,8 @@ parameters_option = click.option(
 )
 
 
-def _decorated(command: _Command, options: tuple[Callable[[_Command], _Command], ...]) -> _Command:
+def decorated(command: _Command, options: tuple[Callable[[_Command], _Command], ...]) -> _Command:
+    """Add options to a command, in the order given."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -114,12 +128,17 @@ def _decorated(command: _Command, options: tuple[Callable[[_Command], _Command],
 
 def step_options(command: _Command) -> _Command:
     """Add what describes a step, whatever the card."""
-    return _decorated(command, _STEP_OPTIONS)
+    return decorated(command, (*_SIZE_OPTIONS, *_WORK_OPTIONS))
+
+
+def work_options(command: _Command) -> _Command:
+    """Add what describes a step besides its batch and sequence."""
+    return decorated(command, _WORK_OPTIONS)
 
 
 def gpu_options(command: _Command) -> _Command:
     """Add what describes the cards, besides their name."""
-    return _decorated(command, _GPU_OPTIONS)
+    return decorated(command, _GPU_OPTIONS)
 
 
 def scenario_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,3 +151,15 @@ def scenario_options(given: Mapping[str, Any]) -> dict[str, Any]:
         "n_sms": options.pop("sms", None),
         **options,
     }
+
+
+def given_options(*, among: Container[str] | None = None, but: Container[str] = ()) -> list[str]:
+    """Return the options that the user typed, of some parameters or of all but some."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if (among is None or parameter.name in among)
+        and parameter.name not in but
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]

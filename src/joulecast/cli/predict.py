@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from joulecast.cli.options import (
-    comma_list,
     format_option,
+    gpu_list,
     gpu_options,
     parameters_option,
     precision_list,
@@ -24,15 +24,7 @@ from joulecast.results import Predictions
 
 @click.command("predict")
 @click.argument("models", nargs=-1, metavar="MODEL...")
-@click.option(
-    "--gpu",
-    "-g",
-    "gpus",
-    multiple=True,
-    callback=comma_list,
-    metavar="G[,G...]",
-    help="A name that `joulecast gpus` knows, or a TOML file.",
-)
+@gpu_list
 @precision_list
 @step_options
 @gpu_options

@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from joulecast.report.machine import csv_text, json_text
 from joulecast.report.tables import Sheet, draw
+
+_Step = TypeVar("_Step")
 
 
 def show_page(page: Sequence[Sheet | str]) -> None:
@@ -23,7 +25,7 @@ def show_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     sys.stdout.write(csv_text(rows))
 
 
-def with_progress(steps: Sequence[int], label: str) -> Iterable[int]:
+def with_progress(steps: Sequence[_Step], label: str) -> Iterable[_Step]:
     """Return the steps, shown as a bar while they are taken if standard error is a terminal."""
     if not sys.stderr.isatty():
         return steps

@@ -213,6 +213,16 @@ class Gpu:
         return hash((self.slug, self.n_sms, self.power_limit_w))
 
     @property
+    def board(self) -> str:
+        """Slug of the card that it is, or that it was changed from."""
+        return self.slug.partition("[")[0]
+
+    def as_built(self, key: str, value: float) -> float:
+        """Return a fact of the card's file whatever was changed since; ``value`` where the file has none."""
+        fact = self.facts.get(key)
+        return value if fact is None else fact.value
+
+    @property
     def guesses(self) -> tuple[str, ...]:
         """Names of the facts that no source gives."""
         return tuple(key for key, fact in self.facts.items() if fact.kind is FactKind.GUESS)

@@ -13,7 +13,8 @@ import numpy as np
 from joulecast.hardware.spec import Gpu
 from joulecast.model.intervals import NOVELTY
 from joulecast.model.parameters import ParameterSet
-from joulecast.workload.table import OpKind, OpTable, Workload
+from joulecast.model.rows import Booleans
+from joulecast.workload.table import Floats, OpKind, OpTable, Workload
 
 #: Share of the work from which a kind of operator makes a class of models: depthwise convolutions do little
 #: work and take long. [1]
@@ -82,6 +83,7 @@ def conditions(
     n_gpus: int = 1,
     power_limit_w: float | None = None,
     sm_clock_hz: float | None = None,
+    batch_size: float | None = None,
 ) -> Conditions:
     """Return the conditions of a step.
 
@@ -92,9 +94,12 @@ def conditions(
     n_gpus : int
     power_limit_w, sm_clock_hz : float or None
         None for the card's own. [W], [Hz]
+    batch_size : float or None
+        Samples per GPU; None for the workload's. [1]
     """
     name = model_class(workload.table)
-    sizes = {f"batch_per_gpu.{name}": float(workload.batch_size), "n_gpus": float(n_gpus)}
+    samples = workload.batch_size if batch_size is None else batch_size
+    sizes = {f"batch_per_gpu.{name}": float(samples), "n_gpus": float(n_gpus)}
     if power_limit_w is not None and power_limit_w != gpu.power_limit_w:
         sizes["limit_ratio"] = power_limit_w / gpu.power_limit_w
     if sm_clock_hz is not None:
@@ -164,6 +169,27 @@ def _beyond(asked: Conditions, parameters: ParameterSet) -> list[str]:
         if not low * (1.0 - _TOLERANCE) <= value <= high * (1.0 + _TOLERANCE):
             lines.append(f"{what} {value:.3g}, runs show {low:.3g} to {high:.3g}")
     return lines
+
+
+def beyond_ranges(sizes: Mapping[str, Floats], parameters: ParameterSet) -> Booleans:
+    """Return which of many steps have a size outside its range, as `outside` judges one. [step].
+
+    Parameters
+    ----------
+    sizes : mapping of str to ndarray [step]
+        By the names of `Conditions.sizes`; NaN where a size does not apply. [1]
+    parameters : ParameterSet
+    """
+    beyond = np.zeros(len(next(iter(sizes.values()))), dtype=np.bool_)
+    if not parameters.covered_ranges:
+        return beyond
+    for key, value in sizes.items():
+        if key in parameters.covered_ranges:
+            low, high = parameters.covered_ranges[key]
+            beyond |= (value < low * (1.0 - _TOLERANCE)) | (value > high * (1.0 + _TOLERANCE))
+        elif "." not in key:  # an unseen class says so itself
+            beyond |= ~np.isnan(value)
+    return beyond
 
 
 def novelty(found: Mapping[str, str]) -> dict[str, float]:

@@ -4,9 +4,10 @@ In: kernels by phase, a `Host`. Out: seconds. Knows no GPU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from joulecast.workload.table import Floats, OpKind, OpTable, Phase
 
@@ -74,6 +75,10 @@ class Launches:
     optimizer: Floats | float
     copies: Floats | float
     tensors: Floats | float
+
+    def take(self, chosen: npt.NDArray[np.int64]) -> "Launches":
+        """Return the selected steps of arrays [step]."""
+        return Launches(**{f.name: np.asarray(getattr(self, f.name))[chosen] for f in fields(self)})
 
 
 def launches_of(table: OpTable, n_tensors: float = 0.0) -> Launches:

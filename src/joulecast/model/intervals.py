@@ -121,7 +121,7 @@ def scale(spread: Spread, features: Features) -> Floats:
 
 
 def step_features(batch: Batch, costs: StepCosts, values: Values) -> dict[str, Floats]:
-    """Return the features of structure of every step. [1] [step].
+    """Return the features of structure of every step; shares of kernels at their highest clock. [1] [step].
 
     Parameters
     ----------
@@ -131,24 +131,27 @@ def step_features(batch: Batch, costs: StepCosts, values: Values) -> dict[str, F
     values : mapping
         Parameters.
     """
-    rows, point = batch.rows, costs.point
-    kernels = point.time_s  # [op]
-    convolution, grouped = rows.of_kind(OpKind.CONVOLUTION), rows.groups > 1
-    total_s = np.maximum(_sums(kernels, batch.steps, len(batch)), 1e-300)
-    cycles = _sums(point.clock_hz * kernels, batch.steps, len(batch))
+    operating = costs.operating
+    rows = batch.loads.rows
+    kind, groups = rows.kind[operating.rows], rows.groups[operating.rows]  # [row of a run]
+    kernels_s = operating.kernels.time_s(operating.top_clock_hz)
+    n_runs = int(operating.run_of_point.max()) + 1
+    total_s = np.maximum(_sums(kernels_s, operating.run_of_row, n_runs), 1e-300)
+    run = operating.run_of_point[operating.point_of]  # [step]
 
     def share(chosen: Booleans) -> Floats:
-        return _sums(np.where(chosen, kernels, 0.0), batch.steps, len(batch)) / total_s
+        return (_sums(np.where(chosen, kernels_s, 0.0), operating.run_of_row, n_runs) / total_s)[run]
 
-    gradients = _sums(rows.backward.astype(np.float64), batch.steps, len(batch))
+    convolution, grouped = kind == KIND_NUMBER[OpKind.CONVOLUTION], groups > 1
+    gradients = _sums(rows.backward[operating.rows].astype(np.float64), operating.run_of_row, n_runs)[run]
     return {
         "host": np.minimum(costs.dispatch_time_s / costs.step_time_s, 1.0),
         "communication": costs.exposed_time_s / costs.step_time_s,
-        "streaming": share(~np.isin(rows.kind, _ARITHMETIC)),
+        "streaming": share(~np.isin(kind, _ARITHMETIC)),
         "convolution": share(convolution & ~grouped),
         "grouped": share(convolution & grouped),
-        "attention": share(rows.of_kind(OpKind.ATTENTION)),
-        "throttled": np.clip(1.0 - cycles / total_s / top_clock_hz(batch, values), 0.0, 1.0),
+        "attention": share(kind == KIND_NUMBER[OpKind.ATTENTION]),
+        "throttled": np.clip(1.0 - costs.sm_clock_hz / top_clock_hz(batch, values), 0.0, 1.0),
         "forward": (gradients == 0).astype(np.float64),
         "several_gpus": (batch.ring.n_gpus > 1).astype(np.float64),
     }
@@ -159,9 +162,9 @@ _ARITHMETIC: Final = tuple(
 )
 
 
-def _sums(values: Floats, steps: Integers, n_steps: int) -> Floats:
-    """Return the sum over the rows of each step."""
-    return np.bincount(steps, weights=values, minlength=n_steps).astype(np.float64)
+def _sums(values: Floats, runs: Integers, n_runs: int) -> Floats:
+    """Return the sum over the rows of each run."""
+    return np.bincount(runs, weights=values, minlength=n_runs).astype(np.float64)
 
 
 #: Half-widths of the intervals of log(measured / predicted) until a fit has measured them; that of energy is

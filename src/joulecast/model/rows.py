@@ -14,7 +14,16 @@ import numpy.typing as npt
 from joulecast.hardware.spec import Gpu
 from joulecast.model.definitions import BANDWIDTH_CLASSES, PROCESS_NODES
 from joulecast.model.paths import family_of, row_paths, unit_flop_per_clock
-from joulecast.workload.table import DTYPE_BYTES, Dtype, Floats, OpKind, OpTable, Phase
+from joulecast.workload.table import (
+    DTYPE_BYTES,
+    SCALING_COLUMNS,
+    Dtype,
+    Floats,
+    OpKind,
+    OpTable,
+    Phase,
+    Workloads,
+)
 
 Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
@@ -224,6 +233,21 @@ def rows_of(table: OpTable, precision: str, gpu: Gpu) -> Rows:
     )
 
 
+def rows_of_sizes(loads: Workloads, gpu: Gpu) -> Rows:
+    """Return the rows of steps that differ in their batch alone, one step after another. [size x op]."""
+    rows = rows_of(loads.first.table, loads.first.precision, gpu)
+    n_sizes = len(loads)
+    tiled = {
+        f.name: np.tile(getattr(rows, f.name), n_sizes) for f in fields(rows) if f.name not in _NOT_TILED
+    }
+    scaled: dict[str, Any] = {name: loads.column(name).ravel() for name in _SCALED_COLUMNS}
+    return Rows(**tiled, **scaled, device=rows.device)
+
+
+_SCALED_COLUMNS: Final = tuple(name for name in SCALING_COLUMNS if name in _SAME_COLUMNS)
+_NOT_TILED: Final = (*_SCALED_COLUMNS, "device")
+
+
 def concatenate_rows(parts: list[Rows]) -> Rows:
     """Return the rows of all parts, in order. [op]."""
     return Rows.concatenate(parts, [len(part) for part in parts])
@@ -240,7 +264,8 @@ def device_of(gpu: Gpu) -> Device:
     """Return what a GPU is to its rows."""
     vector = gpu.flop_per_clock_per_sm["fp32_vector"]
     nvidia = gpu.vendor.lower() == "nvidia"
-    wide = nvidia and vector >= _WIDE_FLOP_PER_CLOCK and not gpu.architecture.startswith("pascal")
+    lanes = gpu.as_built("flop_per_clock_per_sm.fp32_vector", vector)
+    wide = nvidia and lanes >= _WIDE_FLOP_PER_CLOCK and not gpu.architecture.startswith("pascal")
     shares_issue = wide and not gpu.architecture.startswith(_OWN_INTEGER_LANES)
     process = (name for prefix, name in PROCESS.items() if gpu.architecture.startswith(prefix))
     numbers = {
@@ -252,7 +277,7 @@ def device_of(gpu: Gpu) -> Device:
         "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s,
         "l2_bytes": gpu.l2_bytes,
         "gddr": not gpu.architecture.startswith(HBM_ARCHITECTURES),
-        "inline_ecc": gpu.slug in INLINE_ECC_BOARDS,
+        "inline_ecc": gpu.board in INLINE_ECC_BOARDS,
         "process": PROCESS_NUMBER[next(process, "tsmc7")],
         "boost_clock_hz": gpu.boost_clock_hz,
         "min_clock_hz": gpu.min_clock_hz,
@@ -263,7 +288,7 @@ def device_of(gpu: Gpu) -> Device:
         and not {"voltage_max_ratio", "voltage_flat_clock_frac"} & set(gpu.guesses),
         "idle_power_w": gpu.idle_power_w,
         "waiting_power_w": gpu.waiting_power_w,
-        "board_power_w": gpu.power_limit_w,
+        "board_power_w": gpu.as_built("power_limit_w", gpu.power_limit_w),
     }
     return Device(**{name: np.array(float(value)) for name, value in numbers.items()})
 

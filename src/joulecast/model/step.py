@@ -5,23 +5,23 @@ line's formula stands in the module it calls. Knows no model names, no files, no
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from joulecast.hardware.spec import Gpu
-from joulecast.model.batch import Step, batch_of, step_costs, top_clock_hz
+from joulecast.model.batch import Batch, Step, StepCosts, batch_of, step_costs
 from joulecast.model.host import Host
 from joulecast.model.intervals import step_features
-from joulecast.model.memory import memory_use
+from joulecast.model.memory import MemoryUse, memory_of
 from joulecast.model.parameters import ParameterSet
-from joulecast.model.power import OperatingPoint
-from joulecast.model.time import row_bound
+from joulecast.model.rows import Booleans, Integers
+from joulecast.model.time import ROW_BOUNDS, row_bound
 from joulecast.workload.table import Dtype, Floats, Workload
 
-BOUNDS: Final = ("compute", "memory", "launch", "host", "communication")
+BOUNDS: Final = (*ROW_BOUNDS, "host", "communication")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,6 @@ def predict_step(
     host : Host or None
         What dispatches; None for the host of the parameters.
     """
-    values = parameters.values
     batch = batch_of(
         [
             Step(
@@ -117,64 +116,168 @@ def predict_step(
             )
         ]
     )
-    costs = step_costs(batch, values, host)
-    step_s, energy_j = float(costs.step_time_s[0]), float(costs.energy_j[0])
-    kernel_s, exposed_s = float(costs.kernel_time_s[0]), float(costs.exposed_time_s[0])
-    point = costs.point
-    use = memory_use(workload, values, data_parallel=n_gpus > 1 if data_parallel is None else data_parallel)
-    op_bound = row_bound(costs.costs, point.clock_hz)
-    shares = _time_shares(op_bound, point.time_s, kernel_s, exposed_s, step_s)
-    return StepPrediction(
-        step_time_s=step_s,
-        mean_power_w=energy_j / step_s,
-        energy_per_step_j=energy_j * n_gpus,
-        sm_clock_hz=_mean_clock_hz(point, float(top_clock_hz(batch, values)[0])),
-        allocated_bytes=use.allocated_bytes,
-        reserved_bytes=use.reserved_bytes,
-        process_bytes=use.process_bytes,
-        bound_by=max(BOUNDS, key=lambda bound: shares[bound]),
-        time_share_by_bound=shares,
-        kernel_time_s=kernel_s,
-        dispatch_time_s=float(costs.dispatch_time_s[0]),
-        communication_time_s=exposed_s,
-        op_time_s=point.time_s,
-        op_energy_j=point.energy_j,
-        op_bound=op_bound,
-        features={name: float(value[0]) for name, value in step_features(batch, costs, values).items()},
-        flags=_flags(workload, gpu, parameters, point, float(batch.limit_w[0]), sm_clock_hz),
+    wrapped = np.array([n_gpus > 1 if data_parallel is None else data_parallel])
+    return one_step(predict_steps(batch, parameters, wrapped, host), batch, workload, gpu, parameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPredictions:
+    """Many steps and what they cost; arrays [step].
+
+    Attributes
+    ----------
+    costs : StepCosts
+    energy_per_step_j : ndarray
+        All GPUs. [J]
+    memory : MemoryUse
+        Peak per GPU. [bytes]
+    time_shares : ndarray [step, bound]
+        Share of the step by what binds it, in the order of `BOUNDS`; sums to 1. [1]
+    bound : ndarray of int
+        What takes the largest share: an index into `BOUNDS`.
+    features : mapping of str to ndarray
+        Of structure, that intervals follow; see `intervals.STRUCTURE`. [1]
+    """
+
+    costs: StepCosts
+    energy_per_step_j: Floats
+    memory: MemoryUse
+    time_shares: Floats
+    bound: Integers
+    features: Mapping[str, Floats]
+
+
+def predict_steps(
+    batch: Batch, parameters: ParameterSet, data_parallel: Booleans, host: Host | None = None
+) -> StepPredictions:
+    """Return time, power, energy and memory of many steps.
+
+    Parameters
+    ----------
+    batch : Batch
+    parameters : ParameterSet
+    data_parallel : ndarray of bool [step]
+        Whether the module is wrapped for data parallelism.
+    host : Host or None
+        What dispatches; None for the host of the parameters.
+    """
+    costs = step_costs(batch, parameters.values, host)
+    kept_bytes, gradient_bytes = (
+        of_loads[batch.load] for of_loads in (batch.loads.kept_bytes, batch.loads.gradient_bytes)
+    )
+    shares = _time_shares(costs)
+    return StepPredictions(
+        costs=costs,
+        energy_per_step_j=costs.energy_j * batch.ring.n_gpus,
+        memory=memory_of(kept_bytes, gradient_bytes, data_parallel, parameters.values),
+        time_shares=shares,
+        bound=np.argmax(shares, axis=-1),
+        features=step_features(batch, costs, parameters.values),
     )
 
 
-def _mean_clock_hz(point: OperatingPoint, top_hz: float) -> float:
-    """Return the clock averaged over kernel time. [Hz]."""
-    total_s = float(np.sum(point.time_s))
-    return float(np.sum(point.clock_hz * point.time_s)) / total_s if total_s > 0 else top_hz
+def scaled_steps(
+    found: StepPredictions, time_ratio: Floats | float, power_ratio: Floats | float
+) -> StepPredictions:
+    """Return steps with factors on time and power, as a user's own calibration may have. [1] [step]."""
+    if bool(np.all(np.equal(time_ratio, 1.0) & np.equal(power_ratio, 1.0))):
+        return found
+    costs = found.costs
+    bound_ratio = np.asarray(time_ratio)[..., np.newaxis]
+    return replace(
+        found,
+        energy_per_step_j=found.energy_per_step_j * time_ratio * power_ratio,
+        costs=replace(
+            costs,
+            step_time_s=costs.step_time_s * time_ratio,
+            kernel_time_s=costs.kernel_time_s * time_ratio,
+            dispatch_time_s=costs.dispatch_time_s * time_ratio,
+            exposed_time_s=costs.exposed_time_s * time_ratio,
+            energy_j=costs.energy_j * time_ratio * power_ratio,
+            bound_time_s=costs.bound_time_s * bound_ratio,
+        ),
+    )
 
 
-def _time_shares(
-    op_bound: npt.NDArray[np.str_], op_time_s: Floats, kernel_s: float, exposed_s: float, step_s: float
-) -> dict[str, float]:
-    """Return the share of the step by what binds it; sums to 1. [1]."""
-    by_rows = {bound: float(np.sum(op_time_s[op_bound == bound])) for bound in BOUNDS[:3]}
-    scale = kernel_s / max(sum(by_rows.values()), 1e-300)
-    times_s = {bound: time_s * scale for bound, time_s in by_rows.items()}
-    times_s["communication"] = exposed_s
-    times_s["host"] = max(step_s - kernel_s - exposed_s, 0.0)
-    return {bound: times_s[bound] / step_s for bound in BOUNDS}
+def one_step(
+    found: StepPredictions, batch: Batch, workload: Workload, gpu: Gpu, parameters: ParameterSet
+) -> StepPrediction:
+    """Return the only step of a batch, with its operators.
+
+    Parameters
+    ----------
+    found : StepPredictions
+    batch : Batch
+    workload : Workload
+    gpu : Gpu
+    parameters : ParameterSet
+    """
+    rows = found.costs.operating.operators(0)
+    locked_hz = float(batch.locked_clock_hz[0])
+    flags = step_flags(
+        workload,
+        gpu,
+        parameters,
+        limit_w=float(batch.limit_w[0]),
+        sm_clock_hz=None if np.isnan(locked_hz) else locked_hz,
+        exceeds_limit=bool(found.costs.exceeds_limit[0]),
+    )
+    return StepPrediction(
+        step_time_s=float(found.costs.step_time_s[0]),
+        mean_power_w=float(found.costs.mean_power_w[0]),
+        energy_per_step_j=float(found.energy_per_step_j[0]),
+        sm_clock_hz=float(found.costs.sm_clock_hz[0]),
+        allocated_bytes=float(found.memory.allocated_bytes[0]),
+        reserved_bytes=float(found.memory.reserved_bytes[0]),
+        process_bytes=float(found.memory.process_bytes[0]),
+        bound_by=BOUNDS[int(found.bound[0])],
+        time_share_by_bound=dict(zip(BOUNDS, found.time_shares[0].tolist(), strict=True)),
+        kernel_time_s=float(found.costs.kernel_time_s[0]),
+        dispatch_time_s=float(found.costs.dispatch_time_s[0]),
+        communication_time_s=float(found.costs.exposed_time_s[0]),
+        op_time_s=rows.time_s,
+        op_energy_j=rows.energy_j,
+        op_bound=row_bound(rows.costs, rows.clock_hz),
+        features={name: float(value[0]) for name, value in found.features.items()},
+        flags=flags,
+    )
 
 
-def _flags(
+def _time_shares(costs: StepCosts) -> Floats:
+    """Return the share of each step by what binds it; sums to 1. [1] [step, bound]."""
+    by_rows_s = np.maximum(np.sum(costs.bound_time_s, axis=-1), 1e-300)
+    by_rows = costs.bound_time_s * (costs.kernel_time_s / by_rows_s)[:, np.newaxis]
+    host_s = np.maximum(costs.step_time_s - costs.kernel_time_s - costs.exposed_time_s, 0.0)
+    times_s = np.column_stack([by_rows, host_s, costs.exposed_time_s])
+    return times_s / costs.step_time_s[:, np.newaxis]
+
+
+def step_flags(
     workload: Workload,
     gpu: Gpu,
     parameters: ParameterSet,
-    point: OperatingPoint,
+    *,
     limit_w: float,
     sm_clock_hz: float | None,
+    exceeds_limit: bool,
 ) -> tuple[str, ...]:
-    """Return what the reader of the prediction must know."""
+    """Return what the reader of the prediction must know.
+
+    Parameters
+    ----------
+    workload : Workload
+    gpu : Gpu
+    parameters : ParameterSet
+    limit_w : float
+        Power limit in force. [W]
+    sm_clock_hz : float or None
+        Locked clock; None for a free one. [Hz]
+    exceeds_limit : bool
+        Whether the limit is below what the lowest clock draws.
+    """
     table = workload.table
     flags = []
-    if bool(np.any(point.exceeds_limit)):
+    if exceeds_limit:
         flags.append(f"the power limit of {limit_w:g} W is below what the lowest clock draws: it is exceeded")
     if not gpu.min_power_limit_w <= limit_w <= gpu.max_power_limit_w:
         flags.append(

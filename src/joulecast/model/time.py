@@ -231,10 +231,19 @@ def smooth_maximum(a: Floats | float, b: Floats | float, sharpness: float) -> Fl
     return joined
 
 
-def row_bound(costs: Costs, clock_hz: Floats | float) -> npt.NDArray[np.str_]:
-    """Return what binds each row at a clock: ``compute``, ``memory`` or ``launch``. [op]."""
+#: What can bind a row, in the order of `bound_number`.
+ROW_BOUNDS: Final = ("compute", "memory", "launch")
+
+
+def bound_number(costs: Costs, clock_hz: Floats | float) -> Integers:
+    """Return what binds each row at a clock: an index into `ROW_BOUNDS`. [op]."""
     compute_s = costs.compute_cycles / clock_hz
     memory_s = costs.memory_s * memory_slowdown(costs, clock_hz)
-    parts = np.stack([compute_s, memory_s, costs.overhead_s])
-    bound: npt.NDArray[np.str_] = np.array(["compute", "memory", "launch"])[np.argmax(parts, axis=0)]
+    later: Integers = np.where(memory_s >= costs.overhead_s, 1, 2)
+    return np.where(compute_s >= np.maximum(memory_s, costs.overhead_s), 0, later)
+
+
+def row_bound(costs: Costs, clock_hz: Floats | float) -> npt.NDArray[np.str_]:
+    """Return what binds each row at a clock: ``compute``, ``memory`` or ``launch``. [op]."""
+    bound: npt.NDArray[np.str_] = np.array(ROW_BOUNDS)[bound_number(costs, clock_hz)]
     return bound

@@ -26,6 +26,15 @@ class Sheet:
     title: str = ""
 
 
+def markdown(sheet: Sheet) -> str:
+    """Return a table in Markdown."""
+    heads = [column.removeprefix(">") for column in sheet.columns]
+    rules = ["--:" if column.startswith(">") else "---" for column in sheet.columns]
+    lines = [heads, rules, *([cell.replace("|", "\\|") for cell in row] for row in sheet.rows)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{sheet.title}\n\n{table}" if sheet.title else table
+
+
 def draw(sheets: Sequence[Sheet | str], out: TextIO) -> None:
     """Draw tables and lines of text, one below the other."""
     from rich import box

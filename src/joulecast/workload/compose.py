@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from math import isfinite
 
+import numpy as np
+
 from joulecast.errors import DoesNotFitError, UsageError
 from joulecast.workload.calls import Work, table_of
 from joulecast.workload.policies import MODES, PrecisionPolicy, checked_optimizer, precision_policy
 from joulecast.workload.table import (
     Dtype,
+    Floats,
     OpKind,
     OpTable,
     OptimizerTrace,
@@ -15,6 +18,8 @@ from joulecast.workload.table import (
     Phase,
     StepTrace,
     Workload,
+    Workloads,
+    alone,
     concatenate,
 )
 from joulecast.workload.traffic import multi_tensor_launches
@@ -58,19 +63,18 @@ def workload(
     policy = precision_policy(precision)
     _check(trace, batch_size, seq_len, mode, accumulate)
     tables = [trace.table(batch_size, seq_len).repeated(accumulate)]
-    peak_live = trace.peak_live_bytes(batch_size, seq_len)
     parameters = trace.parameters
     if accumulate > 1 and mode != "forward":
         tables.append(_accumulation(parameters, accumulate - 1))
-        peak_live += parameters.trainable_bytes
     persistent = float(parameters.parameter_bytes + parameters.buffer_bytes)
-    if mode == "train":
-        step = _optimizer_of(trace, optimizer, policy)
+    step = _optimizer_of(trace, optimizer, policy) if mode == "train" else None
+    if step is not None:
         tables.append(step.table)
         tables.extend(_gradient_passes(parameters, clip=clip, scaler=policy.scaler))
         persistent += step.state_bytes
-        peak_live = max(peak_live, parameters.trainable_bytes + step.temporary_bytes)
     table = concatenate(*tables)
+    live_bytes = trace.peak_live_bytes(np.array([batch_size]), seq_len)
+    peak_live = float(_peak_live_bytes(live_bytes, parameters, mode, accumulate, step)[0])
     return Workload(
         table=table,
         batch_size=batch_size * accumulate,
@@ -84,6 +88,70 @@ def workload(
         features={**trace.features, **structural_features(table, peak_live)},
         notes=trace.notes,
     )
+
+
+def workloads(
+    trace: StepTrace,
+    *,
+    batch_sizes: Floats,
+    seq_len: float = 0.0,
+    precision: str = "fp32",
+    mode: str = "train",
+    optimizer: str = "adamw",
+    accumulate: int = 1,
+    clip: bool = False,
+) -> Workloads:
+    """Return what `workload` returns at many batch sizes, evaluated at once.
+
+    Parameters
+    ----------
+    trace : StepTrace
+        Linear in the batch.
+    batch_sizes : ndarray [size]
+        Samples of one micro-batch.
+    seq_len, precision, mode, optimizer, accumulate, clip
+        As `workload` takes them.
+
+    Raises
+    ------
+    UsageError, DoesNotFitError
+        As `workload` does.
+    """
+    first = workload(
+        trace,
+        batch_size=float(batch_sizes.min()),
+        seq_len=seq_len,
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        accumulate=accumulate,
+        clip=clip,
+    )
+    step = _optimizer_of(trace, optimizer, precision_policy(precision)) if mode == "train" else None
+    scaling = np.repeat(alone(first).scaling, len(batch_sizes), axis=0)  # [size, op, column]
+    scaling[:, : len(trace.polynomials)] = trace.scaling(batch_sizes, seq_len)
+    live_bytes = trace.peak_live_bytes(batch_sizes, seq_len)
+    return Workloads(
+        first=first,
+        batch_size=batch_sizes * accumulate,
+        scaling=scaling,
+        peak_live_bytes=_peak_live_bytes(live_bytes, trace.parameters, mode, accumulate, step),
+    )
+
+
+def _peak_live_bytes(
+    live_bytes: Floats,
+    parameters: ParameterCount,
+    mode: str,
+    accumulate: int,
+    step: OptimizerTrace | None,
+) -> Floats:
+    """Return the most alive in a step, given that of one forward and backward pass. [bytes] [size]."""
+    if accumulate > 1 and mode != "forward":
+        live_bytes = live_bytes + parameters.trainable_bytes
+    if step is None:
+        return live_bytes
+    return np.maximum(live_bytes, parameters.trainable_bytes + step.temporary_bytes)
 
 
 def _check(trace: StepTrace, batch_size: float, seq_len: float, mode: str, accumulate: int) -> None:

@@ -225,9 +225,10 @@ class ParameterCount:
     n_shared_uses: int = 0
 
 
-def monomials(batch_size: float, seq_len: float) -> Floats:
-    """Return the values of `MONOMIALS` at a size. [term]"""
-    return np.array([batch_size**i * seq_len**j for i, j in MONOMIALS], dtype=np.float64)
+def monomials(batch_size: Floats | float, seq_len: float) -> Floats:
+    """Return the values of `MONOMIALS` at a size, or at many batch sizes. [term] or [term, size]"""
+    powers = [np.asarray(batch_size, dtype=np.float64) ** i * float(seq_len) ** j for i, j in MONOMIALS]
+    return np.stack(powers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,9 +282,14 @@ class StepTrace:
         columns: dict[str, Any] = {**self.labels, **scaling, **self.fixed}
         return OpTable(**columns)
 
-    def peak_live_bytes(self, batch_size: float, seq_len: float = 0.0) -> float:
-        """Return the largest activation, gradient and temporary bytes alive at once. [bytes]"""
-        return float(np.max(self.live_bytes @ monomials(batch_size, seq_len)))
+    def scaling(self, batch_sizes: Floats, seq_len: float = 0.0) -> Floats:
+        """Return the `SCALING_COLUMNS` at many batch sizes. [size, op, column]"""
+        return np.moveaxis(self.polynomials @ monomials(batch_sizes, seq_len), -1, 0)
+
+    def peak_live_bytes(self, batch_sizes: Floats, seq_len: float = 0.0) -> Floats:
+        """Return the largest activation, gradient and temporary bytes alive at once. [bytes] [size]"""
+        peak: Floats = np.max(self.live_bytes @ monomials(batch_sizes, seq_len), axis=0)
+        return peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,3 +350,44 @@ class Workload:
     peak_live_bytes: float
     features: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workloads:
+    """Steps that differ in their batch alone.
+
+    Attributes
+    ----------
+    first : Workload
+        At the first batch size: everything that the batch does not change.
+    batch_size : ndarray [size]
+        Samples per GPU and step (all micro-batches).
+    scaling : ndarray [size, op, column]
+        `SCALING_COLUMNS` of the rows of ``first.table``.
+    peak_live_bytes : ndarray [size]
+        As in `Workload`. [bytes]
+    """
+
+    first: Workload
+    batch_size: Floats
+    scaling: Floats
+    peak_live_bytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.batch_size)
+
+    def column(self, name: str) -> Floats:
+        """Return a column of `SCALING_COLUMNS`. [size, op]"""
+        values: Floats = self.scaling[:, :, SCALING_COLUMNS.index(name)]
+        return values
+
+
+def alone(load: Workload) -> Workloads:
+    """Return one step as steps of one size."""
+    columns = [getattr(load.table, name) for name in SCALING_COLUMNS]
+    return Workloads(
+        first=load,
+        batch_size=np.array([load.batch_size]),
+        scaling=np.stack(columns, axis=-1)[np.newaxis],
+        peak_live_bytes=np.array([load.peak_live_bytes]),
+    )

@@ -5,7 +5,7 @@ import pytest
 
 import joulecast
 from joulecast.hardware.catalogue import load_gpu
-from joulecast.model import power
+from joulecast.model import clock, power
 from joulecast.model.rows import device_of, rows_of
 from joulecast.model.time import row_costs
 from joulecast.workload.table import OpKind
@@ -15,14 +15,15 @@ def alone(table, gpu, values, *, limit_w, top_hz=1.41e9, precision="fp32", other
     rows = rows_of(table, precision, gpu)
     costs = row_costs(rows, values)
     steps = np.zeros(len(rows), dtype=np.int64)
-    conditions = power.Conditions(
+    conditions = clock.Conditions(
         top_clock_hz=np.array([top_hz]),
         limit_w=np.array([limit_w]),
         other_time_s=np.array([other_s]),
         waiting_power_w=np.array([gpu.waiting_power_w]),
+        limit_ratio=values["power.limit_ratio"],
     )
-    classes = power.row_classes(rows, costs, top_hz, steps)
-    return power.operating_point(power.kernels_of(rows, costs, values), classes, steps, conditions)
+    labels = clock.row_labels(rows.kind, rows.family, costs, top_hz)
+    return clock.operating_point(power.kernels_of(rows, costs, values), labels, steps, conditions)
 
 
 def test_voltage_is_flat_then_rises_to_the_measured_ratio(plain, a100):

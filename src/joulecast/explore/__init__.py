@@ -1,0 +1,1 @@
+"""What follows from predictions: spaces, sweeps, trade-offs, recommendations and whole runs."""
