@@ -127,7 +127,7 @@ def family_of(model: str) -> str:
     """Return the family of a canonical model name: what is left out together to hold a model out.
 
     A name of timm counts by the letters it begins with, whoever trained its weights:
-    ``timm/tf_efficientnetv2_s`` is of ``timm/efficientnetv``. Elsewhere a family is the name without its task.
+    ``timm/tf_efficientnetv2_s`` is of ``timm/efficientnetv``. Elsewhere it is the name without its task.
     """
     library, _, name = model.partition("/")
     if library != "timm":

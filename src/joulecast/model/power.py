@@ -169,14 +169,12 @@ class Kernels:
         -----
         While a kernel starts and ends the card waits; while it works, schedulers, caches and the clock
         tree run whatever the kernel does: a share of the board's limit at the highest clock, in
-        proportion to ``f V^2`` below. Kernels so short that they mostly start and end fill a part of the SMs:
-        the part of their time beyond launch counts once for duration and once for the SMs.
+        proportion to ``f V^2`` below.
         """
         voltage = voltage_squared_ratio(clock_hz, self.device, self.values)
         highest = voltage_squared_ratio(self.device.max_clock_hz, self.device, self.values)
         switching = clock_hz / self.device.max_clock_hz * voltage / highest
-        moving_s = np.maximum(time_s - self.n_calls * self.costs.overhead_s, 0.0)
-        working_s = moving_s**2 / np.maximum(time_s, 1e-300)
+        working_s = np.maximum(time_s - self.n_calls * self.costs.overhead_s, 0.0)
         share = self.values["power.working_limit_share"] * np.where(
             self.device.gddr > 0, self.values["power.gddr_working_ratio"], 1.0
         )

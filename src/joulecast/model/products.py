@@ -84,7 +84,7 @@ def product_cycles(rows: Rows, values: Values) -> Floats:
     Notes
     -----
     ``cycles = min over tiles (r, c) of waves x r c (k / s + k_half / o) 2 / (unit work per SM x e(r, c))``
-    with ``waves`` between ``ceil(x)`` and ``x = tiles x s / SMs``, ``s`` the parts that a product with too few
+    with ``waves`` between ``ceil(x)`` and ``x = tiles x s / SMs``, ``s`` the parts that one with too few
     tiles is split into along K, ``o`` the tiles that an SM works on at once, hiding each other's start.
     ``e`` saturates in the harmonic mean of the tile's edges.
     """
