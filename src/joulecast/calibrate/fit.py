@@ -58,7 +58,7 @@ class FitOptions:
     seed: int = 0
     operators_per_group: int = 200
     steps_per_source: int = 90
-    n_evaluations: int = 6
+    n_evaluations: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ STEP_POWER_PARAMETERS: Final = (
 _OPERATOR_WEIGHT: Final = 0.4
 
 #: Large folds of each kind that decide whether a stage is kept. [1]
-_DECIDING_FOLDS: Final = 4
+_DECIDING_FOLDS: Final = 12
 
 
 def fit_steps(

@@ -295,8 +295,8 @@ def _clock_and_host() -> Iterator[Parameter]:
 #: Processes that chips are made in beside TSMC's 7 nm, whose energy is the unit.
 PROCESS_NODES: Final = {
     "tsmc16": (1.6, "Pascal (TSMC 16FF+)"),
-    "tsmc12": (1.3, "Volta, Turing (TSMC 12FFN)"),
-    "samsung8": (1.5, "GA10x Ampere (Samsung 8N)"),
+    "tsmc12": (2.2, "Volta, Turing (TSMC 12FFN)"),
+    "samsung8": (1.8, "GA10x Ampere (Samsung 8N)"),
     "tsmc6": (0.9, "CDNA 2 (TSMC N6)"),
     "tsmc5": (1.2, "Ada, Hopper, Blackwell, CDNA 3 (TSMC 4N, 4NP, N5)"),
     "tsmc3": (0.55, "CDNA 4 (TSMC N3)"),
@@ -305,15 +305,15 @@ PROCESS_NODES: Final = {
 
 def _power() -> Iterator[Parameter]:
     yield Parameter(
-        "power.tensor16_j_per_flop", 6.7e-13, "J/FLOP", 1e-13, 1e-11, "16-bit tensor work, 7 nm, low voltage"
+        "power.tensor16_j_per_flop", 5.9e-13, "J/FLOP", 1e-13, 1e-11, "16-bit tensor work, 7 nm, low voltage"
     )
     yield Parameter(
-        "power.tf32_j_per_flop", 3.1e-12, "J/FLOP", 1e-13, 2e-11, "TF32 tensor work, 7 nm, low voltage"
+        "power.tf32_j_per_flop", 1.6e-12, "J/FLOP", 1e-13, 2e-11, "TF32 tensor work, 7 nm, low voltage"
     )
     yield Parameter(
-        "power.vector_j_per_flop", 6.6e-12, "J/FLOP", 1e-12, 1e-10, "FP32 vector work, 7 nm, low voltage"
+        "power.vector_j_per_flop", 4.9e-12, "J/FLOP", 1e-12, 1e-10, "FP32 vector work, 7 nm, low voltage"
     )
-    yield Parameter("power.j_per_byte", 1.4e-10, "J/byte", 1e-11, 1e-9, "memory traffic, HBM, 7 nm")
+    yield Parameter("power.j_per_byte", 1.1e-10, "J/byte", 1e-11, 1e-9, "memory traffic, HBM, 7 nm")
     yield Parameter(
         "power.l2_share", 0.4, "1", 0.0, 1.0, "energy of a byte that L2 serves over one from memory"
     )
@@ -323,14 +323,14 @@ def _power() -> Iterator[Parameter]:
     yield Parameter(
         "power.gddr_working_ratio", 0.7, "1", 0.0, 2.0, "working share of GDDR boards over that of HBM boards"
     )
-    yield Parameter("power.gddr_ratio", 1.2, "1", 0.7, 1.5, "energy per byte of GDDR over HBM")
+    yield Parameter("power.gddr_ratio", 0.9, "1", 0.7, 1.5, "energy per byte of GDDR over HBM")
     for node, (ratio, chips) in PROCESS_NODES.items():
         yield Parameter(
             f"power.{node}_ratio", ratio, "1", 0.2, 5.0, f"energy per FLOP over TSMC 7 nm's: {chips}"
         )
     yield Parameter(
         "power.working_limit_share",
-        0.15,
+        0.33,
         "1",
         0.0,
         0.6,
@@ -355,7 +355,7 @@ def _power() -> Iterator[Parameter]:
         )
     yield Parameter(
         "power.voltage_exponent",
-        2.0,
+        1.3,
         "1",
         1.0,
         5.0,
@@ -363,7 +363,7 @@ def _power() -> Iterator[Parameter]:
     )
     yield Parameter(
         "power.leakage_share",
-        0.9,
+        0.3,
         "1",
         0.0,
         1.0,
