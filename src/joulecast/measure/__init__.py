@@ -1,0 +1,1 @@
+"""A real run -> `Measurement`: sensors, windows, protocol, run, store."""
