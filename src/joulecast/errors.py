@@ -9,12 +9,17 @@
     |   |   +-- UnknownModelError
     |   +-- PowerLimitError                 a limit outside the card's range
     |   +-- DoesNotFitError                 a sequence, batch or option the model cannot take
+    |   +-- DeviceNotFoundError             a device to measure on that is not there
+    |   +-- CommandNotFoundError            a command to measure that is not there   exit 127
     +-- MissingExtraError (ImportError)     an optional package is needed           exit 1
     +-- TraceError (RuntimeError)           the module could not be traced          exit 1
     +-- TableError (ValueError)             an op table file is corrupt             exit 1
     +-- CatalogueError (ValueError)         a hardware file is corrupt              exit 1
     +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
     +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
+    +-- SensorUnavailableError (OSError)    a sensor is not there; carries the remedy  exit 1
+    +-- UnstableMeasurementError (RuntimeError)  steps vary too much; carries the measurement  exit 1
+    +-- OutOfDeviceMemoryError (MemoryError)     a step does not fit; carries the predicted need  exit 1
 
 The command line turns each into one line on standard error and ``exit_code``; anything else keeps its
 traceback, because it is a bug.
@@ -76,6 +81,16 @@ class DoesNotFitError(UsageError):
     """A size the model cannot take, such as a sequence longer than its positions."""
 
 
+class DeviceNotFoundError(UsageError):
+    """A device to measure on that this machine does not have."""
+
+
+class CommandNotFoundError(UsageError):
+    """A command to measure that cannot be started; exits as a shell does."""
+
+    exit_code = 127
+
+
 class MissingExtraError(JoulecastError, ImportError):
     """An optional package is needed for what was asked."""
 
@@ -98,3 +113,44 @@ class ParameterSetError(JoulecastError, ValueError):
 
 class RunsError(JoulecastError, ValueError):
     """A file of measured runs cannot be read."""
+
+
+class SensorUnavailableError(JoulecastError, OSError):
+    """A sensor that is not there, or cannot be read.
+
+    Parameters
+    ----------
+    reason : str
+        Why.
+    remedy : str
+        What would make it work; empty where nothing would.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{reason}: {remedy}" if remedy else reason)
+
+
+class UnstableMeasurementError(JoulecastError, RuntimeError):
+    """Steps varied too much for a mean that means something.
+
+    Parameters
+    ----------
+    error_frac, wanted_frac : float
+        Standard error of the mean step time over it, at the end of the time given; what was wanted. [1]
+    measurement : object
+        The record all the same, flagged.
+    """
+
+    def __init__(self, error_frac: float, wanted_frac: float, measurement: object) -> None:
+        self.error_frac = error_frac
+        self.measurement = measurement
+        super().__init__(
+            f"unstable: the mean step time is known to {error_frac:.1%} after the time given, "
+            f"{wanted_frac:.1%} was wanted; free the machine, or give more --seconds"
+        )
+
+
+class OutOfDeviceMemoryError(JoulecastError, MemoryError):
+    """A step did not fit the device; the message has the predicted need."""

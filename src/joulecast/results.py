@@ -1,8 +1,7 @@
 """Results people see: every number with its interval and where it comes from.
 
-Field names are those of the columns of a file of runs, and a `Measurement` has those of a `Prediction`, so that
-they compare.
-`Predictions.to_dict` is the JSON of ``joulecast predict``; ``docs/json.md`` describes it.
+Field names are those of the columns of a file of runs, and a `Measurement` has those of a `Prediction`: they
+compare. `Predictions.to_dict` is the JSON of ``joulecast predict``; ``docs/json.md`` describes it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
