@@ -7,6 +7,7 @@
     |   +-- UnknownNameError (LookupError)  a name that is not known; carries near misses
     |   |   +-- UnknownGpuError
     |   |   +-- UnknownModelError
+    |   |   +-- UnknownRunError
     |   +-- PowerLimitError                 a limit outside the card's range
     |   +-- DoesNotFitError                 a sequence, batch or option the model cannot take
     |   +-- DeviceNotFoundError             a device to measure on that is not there
@@ -17,6 +18,7 @@
     +-- CatalogueError (ValueError)         a hardware file is corrupt              exit 1
     +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
     +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
+    +-- StoreError (OSError)                a store of runs cannot be read or written  exit 1
     +-- SensorUnavailableError (OSError)    a sensor is not there; carries the remedy  exit 1
     +-- UnstableMeasurementError (RuntimeError)  steps vary too much; carries the measurement  exit 1
     +-- OutOfDeviceMemoryError (MemoryError)     a step does not fit; carries the predicted need  exit 1
@@ -73,6 +75,10 @@ class UnknownModelError(UnknownNameError):
     """No model of that name."""
 
 
+class UnknownRunError(UnknownNameError):
+    """No run of that id in the store."""
+
+
 class PowerLimitError(UsageError):
     """A power limit or clock outside the range of the card."""
 
@@ -113,6 +119,10 @@ class ParameterSetError(JoulecastError, ValueError):
 
 class RunsError(JoulecastError, ValueError):
     """A file of measured runs cannot be read."""
+
+
+class StoreError(JoulecastError, OSError):
+    """A store of runs cannot be opened, read or written: what was recorded before is still there."""
 
 
 class SensorUnavailableError(JoulecastError, OSError):
