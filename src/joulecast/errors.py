@@ -29,6 +29,7 @@ traceback, because it is a bug.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class JoulecastError(Exception):
@@ -149,12 +150,13 @@ class UnstableMeasurementError(JoulecastError, RuntimeError):
     ----------
     error_frac, wanted_frac : float
         Standard error of the mean step time over it, at the end of the time given; what was wanted. [1]
-    measurement : object
+    measurement : Measurement
         The record all the same, flagged.
     """
 
-    def __init__(self, error_frac: float, wanted_frac: float, measurement: object) -> None:
+    def __init__(self, error_frac: float, wanted_frac: float, measurement: Any) -> None:
         self.error_frac = error_frac
+        self.wanted_frac = wanted_frac
         self.measurement = measurement
         super().__init__(
             f"unstable: the mean step time is known to {error_frac:.1%} after the time given, "

@@ -2,8 +2,8 @@
 
 ::
 
-    |- idle -|-- warm-up: until steady --|- repeat 1 -|- repeat 2 -| ... until the mean is known, or time is up
-             first step                  mark         mark         mark
+    |- idle -|-- warm-up: until steady --|- repeat 1 -|- repeat 2 -| ... until the mean is known, or time is
+             first step                  mark         mark         mark             up
              (steps and, on GPUs, temperature)
 
 Every repeat is a window of whole steps, long enough for the sensor; windows touch, so that the edges of all

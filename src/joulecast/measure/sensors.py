@@ -18,11 +18,12 @@ from joulecast.units import MICRO, MILLI
 
 
 class Component(StrEnum):
-    """What a channel measures."""
+    """What a channel measures: the energy of a part, or the state of a device."""
 
     GPU = "gpu"
     CPU = "cpu"
     DRAM = "dram"
+    STATE = "state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
