@@ -14,7 +14,10 @@ from joulecast.errors import JoulecastError
 _COMMANDS: Final = {
     "predict": "Time, power, energy and memory of a training step.",
     "trace": "FLOPs, bytes, intensity and kernels of a training step.",
+    "measure": "The same, by meters: a model's step on the device at hand, or any command.",
+    "doctor": "Which sensors work, why not, and what to do; devices and drivers.",
     "validate": "Predictions against a file of measured runs.",
+    "runs": "The runs that were measured: list, show, export, import, merge.",
     "gpus": "The cards that are known, or the sheet of one.",
     "models": "The models that are known.",
 }

@@ -2,25 +2,37 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
-from joulecast.report.machine import csv_text, json_text
+from joulecast.report.machine import csv_text, json_text, save_output
 from joulecast.report.tables import Sheet, draw
 
 
-def show_page(page: Sequence[Sheet | str]) -> None:
-    """Draw tables and text on standard output."""
-    draw(page, sys.stdout)
+def show_page(page: Sequence[Sheet | str], *, beside: bool = False) -> None:
+    """Draw tables and text on standard output, or beside that of another program."""
+    draw(page, _out(beside))
 
 
-def show_json(document: Mapping[str, Any]) -> None:
+def show_json(document: Mapping[str, Any], *, beside: bool = False) -> None:
     """Print a document as JSON."""
-    print(json_text(document))
+    print(json_text(document), file=_out(beside))
 
 
-def show_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+def show_csv(rows: Sequence[Mapping[str, Any]], *, beside: bool = False) -> None:
     """Print flat rows as CSV."""
-    sys.stdout.write(csv_text(rows))
+    _out(beside).write(csv_text(rows))
+
+
+def _out(beside: bool) -> TextIO:
+    return sys.stderr if beside else sys.stdout
+
+
+def show_text(text: str, path: str | None = None) -> None:
+    """Print text as it stands, or write it to a file."""
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        save_output(path, text)
 
 
 def with_progress(steps: Sequence[int], label: str) -> Iterable[int]:

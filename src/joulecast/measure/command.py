@@ -5,6 +5,7 @@ sensor or a store that fails does not stop it. The record is kept from the start
 process leaves it there, marked partial.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -15,14 +16,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from joulecast.errors import CommandNotFoundError
-from joulecast.measure.journal import Journal, Keeper
+from joulecast.errors import CommandNotFoundError, JoulecastError
+from joulecast.measure.journal import Journal, Keeper, opened
 from joulecast.measure.protocol import Repeat, Steps
 from joulecast.measure.record import Subject, record
 from joulecast.measure.recording import Recording
 from joulecast.measure.sensors import Component, Sensor
 from joulecast.measure.window import COMMAND_SAMPLING_S, Sampler, default_sensors
 from joulecast.results import Measurement, RunStatus
+
+_LOG: Final = logging.getLogger(__name__)
 
 #: Signals that mean the command, wherever they exist.
 _FORWARDED: Final = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
@@ -32,6 +35,7 @@ def measure_command(
     command: Sequence[str],
     *,
     store: Keeper | None = None,
+    store_url: str | None = None,
     sensors: Sequence[Sensor] | None = None,
     recording: Path | str | None = None,
     sampling_s: float = COMMAND_SAMPLING_S,
@@ -44,6 +48,8 @@ def measure_command(
         Program and arguments; no shell.
     store : Keeper, optional
         Keeps the record, from the start on.
+    store_url : str, optional
+        The same by its address. A store that cannot be opened is reported, and the command runs.
     sensors : sequence of Sensor, optional
         Instead of those of this machine.
     recording : Path or str, optional
@@ -60,13 +66,19 @@ def measure_command(
         recorder = stack.enter_context(Recording(recording)) if recording else None
         given = default_sensors() if sensors is None else sensors
         sampler = stack.enter_context(Sampler(given, interval_s=sampling_s, recorder=recorder))
-        return _Command(tuple(command), sampler).kept_by(store)
+        flags: tuple[str, ...] = ()
+        try:
+            store = stack.enter_context(opened(store, store_url))
+        except (JoulecastError, OSError) as error:
+            flags = (f"not kept: {error}",)
+            _LOG.warning("the run is not kept: %s; it starts all the same", error)
+        return _Command(tuple(command), sampler, flags).kept_by(store)
 
 
 class _Command:
     """A command and its record."""
 
-    def __init__(self, command: tuple[str, ...], sampler: Sampler) -> None:
+    def __init__(self, command: tuple[str, ...], sampler: Sampler, flags: tuple[str, ...]) -> None:
         self._command = command
         self._sampler = sampler
         gpus = [c for c in sampler.channels if c.component is Component.GPU]
@@ -76,6 +88,7 @@ class _Command:
             n_devices=max(len(gpus), 1),
             configuration={
                 "command": command,
+                "flags": flags,
                 "gpu_name": ", ".join(names) or None,
                 "n_gpus": len(gpus) or None,
                 "job_id": os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get("SLURM_JOB_ID"),

@@ -6,7 +6,8 @@ own, so that the run does not wait. A store that fails is reported and the run g
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -27,6 +28,18 @@ class Keeper(Protocol):
 
     def update(self, measurement: Measurement) -> object:
         """Keep a record in place of that of the same run."""
+
+
+@contextmanager
+def opened(store: Keeper | None, url: str | None) -> Iterator[Keeper | None]:
+    """Return the store given, or open the one of an address."""
+    if store is not None or url is None:
+        yield store
+        return
+    from joulecast.measure.store import Store
+
+    with Store.open(url) as opened:
+        yield opened
 
 
 class Journal:

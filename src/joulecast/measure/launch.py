@@ -130,7 +130,7 @@ def main(asked: Path) -> None:
 
 def _measured(request: Request, store_url: str | None) -> Measurement:
     from joulecast.measure.group import ranks_around
-    from joulecast.measure.session import opened
+    from joulecast.measure.journal import opened
 
     with opened(None, store_url) as keeper:
         return measure_here(request, ranks_around(), keeper)

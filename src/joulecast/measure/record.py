@@ -200,6 +200,8 @@ class _Energy:
     def _absent(self, component: Component, total: MeasuredQuantity) -> MeasuredQuantity:
         if self._series[component]:
             return total
+        if component is Component.GPU and self._subject.component is not Component.GPU and self._step_time_s:
+            return MeasuredQuantity.absent("the steps ran on the processor")
         absence = self._sampler.absence(component)
         return MeasuredQuantity.absent(absence.reason, absence.remedy)
 

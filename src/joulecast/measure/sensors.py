@@ -172,7 +172,7 @@ def _zeus_errors(remedies: dict[str, str], otherwise: str = "") -> Iterator[None
     except Exception as error:  # zeus lets through what its vendors' libraries raise
         kind = type(error).__name__
         remedy = next((text for part, text in remedies.items() if part in kind), otherwise)
-        raise SensorUnavailableError(str(error) or kind, remedy) from error
+        raise SensorUnavailableError(str(error).rstrip(".") or kind, remedy) from error
 
 
 class _Zeus:

@@ -5,8 +5,8 @@ started with ``torchrun``; under a ``torchrun`` of the user's, the ranks that ar
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ from joulecast.errors import (
 )
 from joulecast.measure.energy import Series
 from joulecast.measure.host import driver, torch_versions
-from joulecast.measure.journal import Journal, Keeper
+from joulecast.measure.journal import Journal, Keeper, opened
 from joulecast.measure.nodes import combine
 from joulecast.measure.protocol import Plan, Protocol, Steps, standard_error_frac
 from joulecast.measure.record import (
@@ -172,18 +172,6 @@ def measure(  # noqa: PLR0913  (options by name)
         return measure_here(request, group, keeper)
 
 
-@contextmanager
-def opened(store: Keeper | None, url: str | None) -> Iterator[Keeper | None]:
-    """Return the store given, or open the one of an address."""
-    if store is not None or url is None:
-        yield store
-        return
-    from joulecast.measure.store import Store
-
-    with Store.open(url) as opened:
-        yield opened
-
-
 def measure_here(request: Request, group: "Group", keeper: Keeper | None) -> Measurement:
     """Measure in this process, as one rank of its group; every rank returns the record of the job."""
     from joulecast.measure.devices import find_device
@@ -234,8 +222,9 @@ class _IdleLook:
         names = {f"gpu:{name}" for name in device.sensor_names}
         series = [s for s in self._series if s.channel.device in names]
         if not series:
-            what = "GPU" if device.is_cuda else "processor"
-            return MeasuredQuantity.absent(f"the idle power of the {what} was not taken")
+            if not device.is_cuda:
+                return MeasuredQuantity.absent("a processor that measures is not idle")
+            return MeasuredQuantity.absent("no sensor read the GPUs before the run", "`joulecast doctor`")
         return mean_power_w(series, *self._edges)
 
 
@@ -361,7 +350,8 @@ class _Run:
             return None
         need = _predicted_need(self._request.scenario, self._device, self._request.own)
         return OutOfDeviceMemoryError(
-            f"{self._step.model} at batch {self._step.batch_size:g} does not fit {self._device.name}{need}; "
+            f"{self._step.model} at batch {self._step.batch_size:.0f} does not fit "
+            f"{self._device.name}{need}; "
             "lower --batch-size, or use --checkpointing"
         )
 
