@@ -27,6 +27,10 @@ DISAGREEMENT_FRAC: Final = 0.10
 _GAP_RATIO: Final = 10.0
 _SMALLEST_GAP_S: Final = 1.0
 _FEWEST_SAMPLES: Final = 2
+#: Phases that a step is divided into, moments per look of a sensor, and looks that are followed.
+_N_PHASES: Final = 64
+_PER_LOOK: Final = 256
+_MOST_LOOKS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +133,8 @@ def polled_j(series: Series, start_s: float, end_s: float) -> tuple[float | None
     return float(np.trapezoid(power_w[part], time_s[part])) * (end_s - start_s) / span_s, ""
 
 
-def seen_frac(step_time_s: float, duration_s: float, *, update_s: float, averaging_s: float) -> float:
-    """Return the share of a step that a part-time sensor has looked at, over a window of equal steps.
+def look_density(step_time_s: float, duration_s: float, *, update_s: float, averaging_s: float) -> Floats:
+    """Return how often a part-time sensor has looked at each phase of a step, over the mean, [phase].
 
     Parameters
     ----------
@@ -141,15 +145,45 @@ def seen_frac(step_time_s: float, duration_s: float, *, update_s: float, averagi
 
     Notes
     -----
-    Look k covers the phases from ``k update / step`` on, ``averaging / step`` long, on a circle of length 1.
-    Where the step is near a multiple of the sensor's period, all looks fall on the same part of it.
+    Look k begins at the phase ``k update / step`` and goes round ``averaging / step`` times. Where the step
+    is near a multiple or a simple fraction of the sensor's period, all looks fall on the same few phases: the
+    density is then far from 1, and 0 where nobody looked. Steps of equal length are the worst case.
     """
-    if averaging_s >= update_s or averaging_s >= step_time_s:
-        return 1.0
-    n_looks = max(int(duration_s / update_s), 1)
-    phases = np.sort(np.arange(n_looks) * update_s / step_time_s % 1.0)  # [look]
-    gaps = np.diff(phases, append=phases[0] + 1.0)
-    return float(1.0 - np.maximum(gaps - averaging_s / step_time_s, 0.0).sum())
+    n_looks = int(min(max(duration_s / update_s, 1.0), _MOST_LOOKS))
+    within = (np.arange(_PER_LOOK) + 0.5) / _PER_LOOK * averaging_s  # [moment]
+    moments = np.arange(n_looks)[:, None] * update_s + within  # [look, moment]
+    phases = moments.ravel() / step_time_s % 1.0
+    counts, _ = np.histogram(phases, bins=_N_PHASES, range=(0.0, 1.0))
+    return counts / counts.mean()
+
+
+def mean_bounds(seen: float, density: Floats, low: float, high: float) -> tuple[float, float]:
+    """Return between which ends the mean of a step can lie, given the mean that the looks saw.
+
+    Parameters
+    ----------
+    seen : float
+        Mean over the looks.
+    density : ndarray [phase]
+        From `look_density`.
+    low, high : float
+        Between which every value lies; ``low <= seen <= high``.
+
+    Notes
+    -----
+    Of all courses P of the power with ``mean(density P) = seen``, the one with the largest mean is at its
+    highest where the density is small, and at its lowest elsewhere; the one with the smallest is the reverse.
+    """
+    if high <= low:
+        return seen, seen
+    share = (seen - low) / (high - low)
+    time_frac = np.linspace(0.0, 1.0, len(density) + 1)
+    rarest_first = np.sort(density)
+    reached = [
+        float(np.interp(share, np.concatenate(([0.0], np.cumsum(ordered))) / len(density), time_frac))
+        for ordered in (rarest_first[::-1], rarest_first)
+    ]
+    return low + (high - low) * reached[0], low + (high - low) * reached[1]
 
 
 def window_energy(
@@ -175,8 +209,8 @@ def window_energy(
     Notes
     -----
     The interval is the sum of: the sensor's gain; one update of the sensor at the edges; and, for a
-    part-time sensor, the standard error of its looks and what the part of a step that it never saw could have
-    taken, from idle to the power limit.
+    part-time sensor, the standard error of its looks and what the phases of a step that it saw too seldom
+    could have taken, from idle to the power limit.
     """
     counted, no_counter = counted_j(series, start_s, end_s)
     polled, no_power = polled_j(series, start_s, end_s)
@@ -224,12 +258,13 @@ def _bounds(
     width_j += _Z90 * spread_w * ((1 - looked) / n_looks) ** 0.5 * duration_s
     if step_time_s is None:
         return energy_j - width_j, energy_j + width_j
-    seen = seen_frac(step_time_s, duration_s, update_s=channel.update_s, averaging_s=channel.averaging_s)
-    most_w = channel.power_limit_w or float(power_w.max(initial=energy_j / duration_s))
-    unseen_s = (1 - seen) * duration_s
-    low_j = seen * energy_j + unseen_s * min(idle_power_w, energy_j / duration_s)
-    high_j = seen * energy_j + unseen_s * max(most_w, energy_j / duration_s)
-    return low_j - width_j, high_j + width_j
+    density = look_density(
+        step_time_s, duration_s, update_s=channel.update_s, averaging_s=channel.averaging_s
+    )
+    mean_w = energy_j / duration_s
+    most_w = max(channel.power_limit_w or 0.0, float(power_w.max(initial=0.0)), mean_w)
+    low_w, high_w = mean_bounds(mean_w, density, min(idle_power_w, mean_w), most_w)
+    return low_w * duration_s - width_j, high_w * duration_s + width_j
 
 
 def _flags(series: Series, start_s: float, end_s: float) -> tuple[str, ...]:

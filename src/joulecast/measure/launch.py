@@ -85,9 +85,9 @@ def _run(n_ranks: int, asked: Path) -> int:
 
 def _answer(plain: dict[str, Any]) -> Measurement:
     """Return the record that rank 0 wrote, or raise what it raised."""
-    if "error" not in plain:
-        return Measurement.from_dict(plain)
-    kind = getattr(errors, plain["error"], JoulecastError)
+    if "raised" not in plain:
+        return Measurement.from_dict(plain["measurement"])
+    kind = getattr(errors, plain["raised"], JoulecastError)
     if kind is errors.UnstableMeasurementError:
         found = Measurement.from_dict(plain["measurement"])
         raise kind(plain["error_frac"], plain["wanted_frac"], found)
@@ -112,16 +112,17 @@ def main(asked: Path) -> None:
     )
     group = ranks_around()
     try:
-        answer = _measured(request, plain["store_url"] if group.is_writer else None).to_dict()
+        found = _measured(request, plain["store_url"] if group.is_writer else None)
+        answer: dict[str, Any] = {"measurement": found.to_dict()}
     except errors.UnstableMeasurementError as error:
         answer = {
-            "error": type(error).__name__,
+            "raised": type(error).__name__,
             "error_frac": error.error_frac,
             "wanted_frac": error.wanted_frac,
             "measurement": error.measurement.to_dict(),
         }
     except JoulecastError as error:
-        answer = {"error": type(error).__name__, "message": str(error)}
+        answer = {"raised": type(error).__name__, "message": str(error)}
     if group.rank == 0:
         partial = Path(plain["answer"]).with_suffix(".partial")
         partial.write_text(json.dumps(answer), encoding="utf-8")

@@ -12,7 +12,7 @@ but the first and the last cancel. Enters: a step as a function. Leaves: the win
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from typing import Final
 
 import numpy as np
@@ -154,7 +154,7 @@ class Protocol:
         """Warm up, repeat, and return the windows."""
         start_s = self._mark()
         step_time_s, n_warmup_steps, flags = self._warm_up(plan, start_s)
-        n_steps = int(self._agree(max(round(plan.window_s / step_time_s), 1)))
+        n_steps = int(self._agree(ceil(plan.window_s / step_time_s)))
         repeats: list[Repeat] = []
         edge_s = self._mark()
         while True:
