@@ -31,6 +31,8 @@ _FEWEST_SAMPLES: Final = 2
 _N_PHASES: Final = 64
 _PER_LOOK: Final = 256
 _MOST_LOOKS: Final = 1000
+#: Phases that nobody looked at are free: which way they go must not hang on the last digit.
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,8 @@ def look_density(step_time_s: float, duration_s: float, *, update_s: float, aver
     moments = np.arange(n_looks)[:, None] * update_s + within  # [look, moment]
     phases = moments.ravel() / step_time_s % 1.0
     counts, _ = np.histogram(phases, bins=_N_PHASES, range=(0.0, 1.0))
-    return counts / counts.mean()
+    density: Floats = counts / counts.mean()
+    return density
 
 
 def mean_bounds(seen: float, density: Floats, low: float, high: float) -> tuple[float, float]:
@@ -177,13 +180,16 @@ def mean_bounds(seen: float, density: Floats, low: float, high: float) -> tuple[
     if high <= low:
         return seen, seen
     share = (seen - low) / (high - low)
-    time_frac = np.linspace(0.0, 1.0, len(density) + 1)
     rarest_first = np.sort(density)
-    reached = [
-        float(np.interp(share, np.concatenate(([0.0], np.cumsum(ordered))) / len(density), time_frac))
-        for ordered in (rarest_first[::-1], rarest_first)
-    ]
-    return low + (high - low) * reached[0], low + (high - low) * reached[1]
+    least = _time_frac(rarest_first[::-1], share - _ROUNDING)
+    most = _time_frac(rarest_first, share + _ROUNDING)
+    return low + (high - low) * least, low + (high - low) * most
+
+
+def _time_frac(density: Floats, share: float) -> float:
+    """Return how much of a step the first phases take that make up a share of all looks. [1]"""
+    looked = np.concatenate(([0.0], np.cumsum(density))) / len(density)  # [phase + 1]
+    return float(np.interp(share, looked, np.linspace(0.0, 1.0, len(looked))))
 
 
 def window_energy(
