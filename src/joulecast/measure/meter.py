@@ -88,7 +88,6 @@ class Meter:
             configuration={
                 "gpu_name": gpus[0].name if gpus else None,
                 "n_gpus": len(gpus) or None,
-                "global_batch": self._batch_size,
                 **self._configuration,
             },
             global_batch=self._batch_size,

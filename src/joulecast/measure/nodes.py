@@ -25,8 +25,10 @@ def combine(records: Sequence[Measurement]) -> Measurement:
     UsageError
         There is none, or they are not of one job.
     """
-    by_node = {record.nodes: record for record in reversed(records)}
-    nodes = [record for record in records if by_node[record.nodes] is record]
+    by_node: dict[tuple[str, ...], Measurement] = {}
+    for found in records:
+        by_node.setdefault(found.nodes, found)
+    nodes = list(by_node.values())
     if not nodes:
         raise UsageError("there is no record to combine")
     jobs = {record.job_id for record in nodes}
@@ -38,14 +40,13 @@ def combine(records: Sequence[Measurement]) -> Measurement:
     n_gpus = [record.n_gpus for record in nodes]
     added: dict[str, Any] = {name: _added([getattr(r, name) for r in nodes]) for name in _ADDED}
     largest: dict[str, Any] = {name: _largest([getattr(r, name) for r in nodes]) for name in _LARGEST}
-    batch = first.global_batch
     return replace(
         first,
         **added,
         **largest,
         n_gpus=None if None in n_gpus else sum(n for n in n_gpus if n),
         mean_power_w=_mean_power(nodes),
-        samples_per_j=added["energy_per_step_j"].into(batch) if batch else first.samples_per_j,
+        samples_per_j=added["energy_per_sample_j"].into(1.0),
         repeat_energy_per_step_j=_by_repeat(nodes),
         status=first.status if len({r.status for r in nodes}) == 1 else RunStatus.PARTIAL,
         nodes=tuple(dict.fromkeys(name for r in nodes for name in r.nodes)),

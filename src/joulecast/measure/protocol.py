@@ -154,13 +154,15 @@ class Protocol:
         """Warm up, repeat, and return the windows."""
         start_s = self._mark()
         step_time_s, n_warmup_steps, flags = self._warm_up(plan, start_s)
-        n_steps = int(self._agree(ceil(plan.window_s / step_time_s)))
+        n_steps = self._steps_of(plan.window_s, step_time_s)
         repeats: list[Repeat] = []
         edge_s = self._mark()
         while True:
             end_s = self._run_steps(n_steps)
             repeats.append(Repeat(start_s=edge_s, end_s=end_s, n_steps=n_steps))
             edge_s = end_s
+            # steps may still have got faster: a window must not be too short for the sensor
+            n_steps = max(n_steps, self._steps_of(plan.window_s, repeats[-1].step_time_s))
             found = Steps(repeats=tuple(repeats), n_warmup_steps=n_warmup_steps, flags=flags)
             self._on_repeat(found)
             error_frac = standard_error_frac([repeat.step_time_s for repeat in repeats])
@@ -168,6 +170,10 @@ class Protocol:
             is_over = end_s - start_s >= plan.seconds and len(repeats) >= _FEWEST_REPEATS
             if self._agree(float(is_known or is_over)):
                 return found
+
+    def _steps_of(self, window_s: float, step_time_s: float) -> int:
+        """Return how many steps make a window, on all ranks."""
+        return int(self._agree(ceil(round(window_s / step_time_s, 3))))
 
     def _run_steps(self, n_steps: int) -> float:
         for _ in range(n_steps):

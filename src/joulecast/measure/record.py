@@ -98,6 +98,7 @@ def record(
         "n_steps": sum(repeat.n_steps for repeat in steps.repeats),
         "n_repeats": len(steps.repeats),
         "n_warmup_steps": steps.n_warmup_steps,
+        "global_batch": subject.global_batch,
         "host": machine,
         "nodes": (machine["hostname"],),
         "versions": versions(),

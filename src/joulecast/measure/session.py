@@ -399,7 +399,6 @@ def _configuration(
         "n_gpus": group.n_local,
         "parallel": request.scenario.parallel or ("ddp" if group.n_ranks > 1 else "none"),
         "batch_per_gpu": batch,
-        "global_batch": batch * group.n_ranks,
         "power_limit_w": min(limits_w) if limits_w else None,
         "n_sms": device.n_sms,
         "memory_meter": CUDA_METER if device.is_cuda else CPU_METER,
