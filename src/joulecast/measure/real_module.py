@@ -123,7 +123,7 @@ def make_real_inputs(
     device, dtype, memory_format :
         As in `make_real`.
     keep_values : bool
-        Leave the values: they are the user's.
+        Leave the values, they are the user's; but for zeros, which stand for numbers.
     seed : int
     """
     generator = torch.Generator().manual_seed(seed)
@@ -131,7 +131,7 @@ def make_real_inputs(
     def placed(value: Any, name: str) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        if not keep_values:
+        if not keep_values or (value.is_floating_point() and not value.any()):
             value = _plausible(value, name, module, generator)
         value = value.to(device=device, dtype=dtype if value.is_floating_point() else None)
         if value.is_floating_point() and value.dim() == IMAGE_DIMENSIONS:
