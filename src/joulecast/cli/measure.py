@@ -106,13 +106,16 @@ def _measure_model(
     options = scenario_options(given)
     for name in ("power_limit_w", "sm_clock_hz", "n_sms"):  # of a card to predict, not of the one at hand
         options.pop(name)
+    is_first = int(os.environ.get("RANK", "0")) == 0  # of the ranks that a torchrun around us started
     max_error_frac = options.pop("max_error") * PERCENT
     try:
         found = measure(model, store_url=url, recording=record, max_error_frac=max_error_frac, **options)
     except UnstableMeasurementError as error:
-        _show(error.measurement, output_format)
+        if is_first:
+            _show(error.measurement, output_format)
         raise
-    _show(found, output_format)
+    if is_first:
+        _show(found, output_format)
     return 0
 
 

@@ -8,7 +8,7 @@ import torch
 
 from joulecast.errors import DeviceNotFoundError, UnknownGpuError
 from joulecast.hardware.catalogue import load_gpu
-from joulecast.measure.sensors import Channel, Component, Reading, sampling_of
+from joulecast.measure.sensors import Channel, Component, Reading, sampling_of, visible_gpus
 from joulecast.units import MEGA
 
 DEVICES: Final = ("cuda", "cpu")
@@ -88,7 +88,12 @@ def find_device(kind: str | None, *, n_local: int = 1, local_rank: int = 0) -> D
 
 
 def _sensor_name(i_device: int) -> str:
-    """Return the identity of a GPU of torch's, in the driver's form; its number where it has none."""
+    """Return a GPU of torch as `GpuSensor` takes it: its slice, its UUID, or its number."""
+    visible = visible_gpus()
+    if visible is not None and i_device < len(visible) and visible[i_device].startswith("MIG"):
+        return visible[i_device]
+    if torch.version.hip:
+        return str(i_device)
     uuid = getattr(torch.cuda.get_device_properties(i_device), "uuid", None)
     return f"GPU-{uuid}" if uuid else str(i_device)
 

@@ -217,12 +217,11 @@ class _IdleLook:
                 self._edges = (start_s, sampler.mark())
             self._series = sampler.of(Component.GPU)
 
-    def power_w(self, device: "Device") -> MeasuredQuantity:
-        """Return the mean over the devices of the job. [W]"""
-        names = {f"gpu:{name}" for name in device.sensor_names}
-        series = [s for s in self._series if s.channel.device in names]
+    def power_w(self, devices: Sequence[str], *, is_cuda: bool) -> MeasuredQuantity:
+        """Return the mean over those of the devices that were looked at. [W]"""
+        series = [s for s in self._series if s.channel.device in devices]
         if not series:
-            if not device.is_cuda:
+            if not is_cuda:
                 return MeasuredQuantity.absent("a processor that measures is not idle")
             return MeasuredQuantity.absent("no sensor read the GPUs before the run", "`joulecast doctor`")
         return mean_power_w(series, *self._edges)
@@ -253,7 +252,7 @@ class _Run:
             configuration=_configuration(request, step, device, group, sampler),
             global_batch=batch * group.n_ranks,
             tokens_per_sample=step.seq_len if step.card.is_sequence else None,
-            idle_power_w=idle.power_w(device),
+            idle_power_w=idle.power_w([c.device for c in sampler.channels], is_cuda=device.is_cuda),
             start_s=sampler.mark(),
         )
 
