@@ -328,10 +328,11 @@ def _values(run: StoredRun) -> dict[str, Any]:
 
 
 def _run(record: sa.RowMapping, store: str) -> StoredRun:
+    row = {name: record[name] for name in RUN_COLUMNS}
     if record["document"] is None:
-        return StoredRun(row={name: record[name] for name in RUN_COLUMNS})
+        return StoredRun(row=row)
     try:
-        return StoredRun.of(Measurement.from_dict(json.loads(record["document"])))
+        return StoredRun(row=row, measurement=Measurement.from_dict(json.loads(record["document"])))
     except (RunsError, json.JSONDecodeError) as error:
         raise RunsError(f"run {record['run_id']} of {store}: {error}") from error
 

@@ -72,9 +72,10 @@ class StoredRun:
             raise ValueError("a run has a run_id")
 
     @classmethod
-    def of(cls, measurement: Measurement) -> "StoredRun":
-        """Return what is kept of a measurement."""
-        return cls(row=measurement.to_row(), measurement=measurement)
+    def of(cls, measurement: Measurement, source: str | None = None) -> "StoredRun":
+        """Return what is kept of a measurement; `source` names another meter than joulecast."""
+        row = measurement.to_row()
+        return cls(row=row | {"source": source} if source else row, measurement=measurement)
 
     @property
     def run_id(self) -> str:
@@ -96,12 +97,13 @@ class StoredRun:
         return self.status is RunStatus.COMPLETE and other.status in {RunStatus.PARTIAL, RunStatus.FAILED}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: the record's, or the row's."""
-        return self.measurement.to_dict() if self.measurement else {"schema": self.SCHEMA} | dict(self.row)
+        """Return the JSON form: the row, and the record where there is one."""
+        record = self.measurement and self.measurement.to_dict()
+        return {"schema": self.SCHEMA, "row": dict(self.row), "measurement": record}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "StoredRun":
-        """Return the run of a JSON form.
+        """Return the run of a JSON form, or of a measurement's.
 
         Raises
         ------
@@ -110,13 +112,14 @@ class StoredRun:
         """
         if plain.get("schema") != cls.SCHEMA:
             return cls.of(Measurement.from_dict(plain))
-        row = {name: plain.get(name) for name in RUN_COLUMNS}
+        given, record = plain.get("row"), plain.get("measurement")
+        if not isinstance(given, dict) or not given.get("run_id"):
+            raise RunsError("a run without a row that has a run_id")
+        row = {name: given.get(name) for name in RUN_COLUMNS}
         for name, value in row.items():
             if value is not None and not isinstance(value, _JSON_TYPES[RUN_COLUMNS[name]]):
                 raise RunsError(f"{name} is {value!r}, not {RUN_COLUMNS[name].__name__}")
-        if not row["run_id"]:
-            raise RunsError("a record without a run_id")
-        return cls(row=row)
+        return cls(row=row, measurement=Measurement.from_dict(record) if record else None)
 
 
 #: What JSON may hold for a cell of each type: a whole number may stand where a float is meant.
