@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "predict": "Time, power, energy and memory of a training step.",
     "trace": "FLOPs, bytes, intensity and kernels of a training step.",
     "measure": "The same, by meters: a model's step on the device at hand, or any command.",
+    "bench": "Single operators, timed where the parameters are least known.",
     "doctor": "Which sensors work, why not, and what to do; devices and drivers.",
     "validate": "Predictions against a file of measured runs.",
     "runs": "The runs that were measured: list, show, export, import, merge.",
