@@ -18,6 +18,7 @@ _COMMANDS: Final = {
     "bench": "Single operators, timed where the parameters are least known.",
     "doctor": "Which sensors work, why not, and what to do; devices and drivers.",
     "validate": "Predictions against a file of measured runs.",
+    "compare": "The prediction beside the measurement, and what explains the difference.",
     "runs": "The runs that were measured: list, show, export, import, merge.",
     "gpus": "The cards that are known, or the sheet of one.",
     "models": "The models that are known.",

@@ -6,16 +6,13 @@ from typing import Any
 import click
 
 from joulecast.cli.options import format_option, positive_float, scenario_options, step_options
-from joulecast.cli.show import show_csv, show_json, show_page
+from joulecast.cli.show import quiet_torch, show_csv, show_json, show_page
 from joulecast.errors import UnstableMeasurementError, UsageError
 from joulecast.measure.command import measure_command
 from joulecast.measure.session import measure
 from joulecast.report.measurements import measurement_page
 from joulecast.results import Measurement
 from joulecast.units import PERCENT
-
-#: Where PyTorch's libraries may write what concerns only them, unless the user asks for it.
-_QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 class _WrappingCommand(click.Command):
@@ -101,8 +98,7 @@ def _users_store() -> str:
 def _measure_model(
     model: str, url: str | None, record: str | None, output_format: str, given: dict[str, Any]
 ) -> int:
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    quiet_torch()
     options = scenario_options(given)
     for name in ("power_limit_w", "sm_clock_hz", "n_sms"):  # of a card to predict, not of the one at hand
         options.pop(name)

@@ -1,11 +1,21 @@
 """Where output goes: tables, JSON and CSV to standard output, progress to a terminal."""
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from joulecast.report.machine import csv_text, json_text, save_output
 from joulecast.report.tables import Sheet, draw
+
+#: Where PyTorch's libraries may write what concerns only them, unless the user asks for it.
+_QUIET = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+def quiet_torch() -> None:
+    """Keep PyTorch's libraries from writing to standard error; before torch is imported."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
 
 
 def show_page(page: Sequence[Sheet | str], *, beside: bool = False) -> None:
