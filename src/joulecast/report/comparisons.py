@@ -124,9 +124,11 @@ def _verdict(c: Comparison) -> list[str]:
     inside = "inside" if step.is_inside else "outside"
     lines = [f"measured less predicted step time: {_signed(c.residual_s)}, {inside} the predicted interval"]
     cause = c.likely_cause
-    if cause is None:
+    if cause is None and all(looked.residual_s is None for looked in c.causes):
+        lines.append("likely cause: nothing that was recorded tells")
+    elif cause is None:
         lines.append("likely cause: none of those looked at explains it")
-    else:
+    elif cause is not None:
         lines.append(f"likely cause: {cause.name} ({_signed(cause.residual_s or 0.0)}): {cause.evidence}")
     for other in c.causes:
         if other is not cause:
