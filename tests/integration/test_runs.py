@@ -10,7 +10,7 @@ import pytest
 
 from joulecast.cli.main import run
 from joulecast.measure.store import Store
-from joulecast.results import Measurement
+from joulecast.results import MeasuredQuantity, Measurement
 
 MakeRun = Callable[..., Measurement]
 EMISSIONS = Path(__file__).parents[1] / "data" / "emissions.csv"
@@ -47,6 +47,23 @@ def test_show(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "240 - 260" in capsys.readouterr().out
     assert run(["runs", "show", "third"]) == 2
     assert "unknown run 'third'" in capsys.readouterr().err
+
+
+def test_the_nodes_of_a_job_add(
+    tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(tmp_path / "nodes.db")
+    energy = MeasuredQuantity(value=100.0, low=90.0, high=110.0, method="counter", scope="board")
+    with Store.open(store) as opened:
+        for node in ("n1", "n2", "n1"):  # a rank too many of the first node
+            run_id = f"run-{len(opened)}"
+            opened.add(make_run(run_id, nodes=(node,), job_id="42", gpu_energy_j=energy))
+        opened.add(make_run("other", nodes=("n3",), job_id="43", gpu_energy_j=energy))
+    assert run(["runs", "show", "run-0", "--job", "--store", store, "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)["measurement"]
+    assert record["gpu_energy_j"]["value"] == 200.0
+    assert record["n_gpus"] == 2
+    assert record["nodes"] == ["n1", "n2"]
 
 
 def test_what_is_exported_is_validated_and_imported(

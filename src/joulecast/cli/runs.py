@@ -70,17 +70,24 @@ def list_runs(store: str | None, output_format: str, **filters: Any) -> None:
 
 @command.command("show")
 @click.argument("run_id", metavar="RUN")
+@click.option(
+    "--job", is_flag=True, help="Show its job: the records of all nodes that are in the store, added."
+)
 @_store_option
 @click.option(
     "--format", "output_format", type=click.Choice(("table", "json")), default="table", show_default=True
 )
-def show_run(run_id: str, store: str | None, output_format: str) -> None:
+def show_run(run_id: str, store: str | None, job: bool, output_format: str) -> None:
     """Show one run in full; RUN is its id, or the start of it."""
+    from joulecast.measure.nodes import combine
     from joulecast.measure.store import Store
+    from joulecast.measure.stored import StoredRun
     from joulecast.report.runs import run_page
 
     with Store.open(store, create=False) as opened:
         run = opened.get(run_id)
+        if job:
+            run = StoredRun.of(combine(opened.job(run)))
     if output_format == "json":
         show_json(run.to_dict())
     else:

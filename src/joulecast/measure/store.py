@@ -210,6 +210,22 @@ class Store:
         known = [run.run_id for run in self.list(limit=_N_IDS_COMPARED)]
         raise UnknownRunError("run", run_id, known, remedy="`joulecast runs list` shows them")
 
+    def job(self, run: StoredRun) -> tuple[Measurement, ...]:
+        """Return the records of all nodes of a run's job; its own alone where it belongs to none.
+
+        Raises
+        ------
+        UsageError
+            The run is a row of a file.
+        """
+        m = run.measurement
+        if m is None:
+            raise UsageError(f"run {run.run_id} came from a file of runs, which names no jobs")
+        if m.job_id is None:
+            return (m,)
+        records = (other.measurement for other in self.list())
+        return tuple(r for r in records if r is not None and r.job_id == m.job_id)
+
     def list(
         self, *, since: str = "", limit: int | None = None, **contains: str | None
     ) -> tuple[StoredRun, ...]:

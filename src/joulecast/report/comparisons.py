@@ -216,7 +216,7 @@ def _ratio_chart(c: Comparison) -> Any:
     base = alt.Chart(alt.InlineData(values=rows)).encode(y=alt.Y("quantity:N", sort=order, title=None))
     x = alt.X(
         "low:Q",
-        scale=alt.Scale(type="log", padding=12),
+        scale=alt.Scale(type="log", nice=False, padding=12),
         title="measured / predicted; bars are the 90 % interval of the prediction",
     )
     return (
