@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from joulecast.results import MemoryVerdict, OpGroup, Origin, Prediction, Quantity
+from joulecast.results import (
+    MEASURED_QUANTITIES,
+    MeasuredQuantity,
+    Measurement,
+    MemoryVerdict,
+    OpGroup,
+    Origin,
+    Prediction,
+    Quantity,
+    RunStatus,
+)
 from joulecast.workload.table import (
     FIXED_COLUMNS,
     LABEL_COLUMNS,
@@ -107,6 +117,30 @@ def make_prediction() -> Callable[..., Prediction]:
             "op_groups": (group,),
         }
         return Prediction(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def make_run() -> Callable[..., Measurement]:
+    """Return a maker of stored runs: ResNet-50 on one card, 0.25 s a step, nothing else measured."""
+
+    def make(run_id: str = "r1", **changes: Any) -> Measurement:
+        step_time = MeasuredQuantity(value=0.25, low=0.24, high=0.26, method="clock", scope="step")
+        fields: dict[str, Any] = {
+            **dict.fromkeys(MEASURED_QUANTITIES, MeasuredQuantity.absent("no sensor")),
+            "run_id": run_id,
+            "started_at": "2026-01-31T12:00:00+00:00",
+            "duration_s": 12.5,
+            "status": RunStatus.COMPLETE,
+            "model": "torchvision/resnet50",
+            "gpu": "a100-sxm4-40gb",
+            "n_gpus": 1,
+            "precision": "bf16",
+            "batch_per_gpu": 32.0,
+            "step_time_s": step_time,
+        }
+        return Measurement(**(fields | changes))
 
     return make
 

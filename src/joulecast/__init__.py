@@ -11,11 +11,16 @@ __version__ = "0.1.0"
 __all__ = [
     "Characterisation",
     "JoulecastError",
+    "Measurement",
+    "Meter",
     "Prediction",
     "Predictions",
     "Quantity",
     "Scenario",
     "__version__",
+    "combine",
+    "measure",
+    "measure_command",
     "predict",
     "trace",
     "validate",
@@ -25,17 +30,26 @@ if TYPE_CHECKING:
     from joulecast.calibrate.validation import validate
     from joulecast.characterisation import Characterisation, trace
     from joulecast.errors import JoulecastError
+    from joulecast.measure.command import measure_command
+    from joulecast.measure.meter import Meter
+    from joulecast.measure.nodes import combine
+    from joulecast.measure.session import measure
     from joulecast.prediction import predict
-    from joulecast.results import Prediction, Predictions, Quantity
+    from joulecast.results import Measurement, Prediction, Predictions, Quantity
     from joulecast.scenario import Scenario
 
 _HOME_OF = {
     "Characterisation": "joulecast.characterisation",
     "JoulecastError": "joulecast.errors",
+    "Measurement": "joulecast.results",
+    "Meter": "joulecast.measure.meter",
     "Prediction": "joulecast.results",
     "Predictions": "joulecast.results",
     "Quantity": "joulecast.results",
     "Scenario": "joulecast.scenario",
+    "combine": "joulecast.measure.nodes",
+    "measure": "joulecast.measure",
+    "measure_command": "joulecast.measure.command",
     "predict": "joulecast.prediction",
     "trace": "joulecast.characterisation",
     "validate": "joulecast.calibrate.validation",
@@ -45,7 +59,8 @@ _HOME_OF = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'joulecast' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
+    home = import_module(_HOME_OF[name])
+    value = home if name == "measure" else getattr(home, name)  # that package is called itself
     globals()[name] = value
     return value
 

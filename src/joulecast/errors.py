@@ -8,10 +8,13 @@
     |   |   +-- UnknownGpuError
     |   |   +-- UnknownModelError
     |   |   +-- UnknownCountryError
+    |   |   +-- UnknownRunError
     |   +-- PowerLimitError                 a limit outside the card's range
     |   +-- DoesNotFitError                 a sequence, batch or option the model cannot take
     |   +-- InfeasibleError                 limits that no configuration keeps; names them
     |   +-- NothingFitsError                no configuration fits the memory; says what would
+    |   +-- DeviceNotFoundError             a device to measure on that is not there
+    |   +-- CommandNotFoundError            a command to measure that is not there   exit 127
     +-- MissingExtraError (ImportError)     an optional package is needed           exit 1
     +-- TraceError (RuntimeError)           the module could not be traced          exit 1
     +-- TableError (ValueError)             an op table file is corrupt             exit 1
@@ -19,6 +22,10 @@
     +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
     +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
     +-- IntensityError (ValueError)         a file of grid intensities is corrupt   exit 1
+    +-- StoreError (OSError)                a store of runs cannot be read or written  exit 1
+    +-- SensorUnavailableError (OSError)    a sensor is not there; carries the remedy  exit 1
+    +-- UnstableMeasurementError (RuntimeError)  steps vary too much; carries the measurement  exit 1
+    +-- OutOfDeviceMemoryError (MemoryError)     a step does not fit; carries the predicted need  exit 1
 
 The command line turns each into one line on standard error and ``exit_code``; anything else keeps its
 traceback, because it is a bug.
@@ -26,6 +33,7 @@ traceback, because it is a bug.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class JoulecastError(Exception):
@@ -76,6 +84,10 @@ class UnknownCountryError(UnknownNameError):
     """No country of that name in the table of grid intensities."""
 
 
+class UnknownRunError(UnknownNameError):
+    """No run of that id in the store."""
+
+
 class PowerLimitError(UsageError):
     """A power limit or clock outside the range of the card."""
 
@@ -114,6 +126,16 @@ class NothingFitsError(UsageError):
         super().__init__(message)
 
 
+class DeviceNotFoundError(UsageError):
+    """A device to measure on that this machine does not have."""
+
+
+class CommandNotFoundError(UsageError):
+    """A command to measure that cannot be started; exits as a shell does."""
+
+    exit_code = 127
+
+
 class MissingExtraError(JoulecastError, ImportError):
     """An optional package is needed for what was asked."""
 
@@ -140,3 +162,49 @@ class RunsError(JoulecastError, ValueError):
 
 class IntensityError(JoulecastError, ValueError):
     """A file of grid intensities cannot be read."""
+
+
+class StoreError(JoulecastError, OSError):
+    """A store of runs cannot be opened, read or written: what was recorded before is still there."""
+
+
+class SensorUnavailableError(JoulecastError, OSError):
+    """A sensor that is not there, or cannot be read.
+
+    Parameters
+    ----------
+    reason : str
+        Why.
+    remedy : str
+        What would make it work; empty where nothing would.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{reason}: {remedy}" if remedy else reason)
+
+
+class UnstableMeasurementError(JoulecastError, RuntimeError):
+    """Steps varied too much for a mean that means something.
+
+    Parameters
+    ----------
+    error_frac, wanted_frac : float
+        Standard error of the mean step time over it, at the end of the time given; what was wanted. [1]
+    measurement : Measurement
+        The record all the same, flagged.
+    """
+
+    def __init__(self, error_frac: float, wanted_frac: float, measurement: Any) -> None:
+        self.error_frac = error_frac
+        self.wanted_frac = wanted_frac
+        self.measurement = measurement
+        super().__init__(
+            f"unstable: the mean step time is known to {error_frac:.1%} after the time given, "
+            f"{wanted_frac:.1%} was wanted; free the machine, or give more --seconds"
+        )
+
+
+class OutOfDeviceMemoryError(JoulecastError, MemoryError):
+    """A step did not fit the device; the message has the predicted need."""

@@ -1,16 +1,16 @@
 """Results people see: every number with its interval and where it comes from.
 
-Field names are those of the columns of a file of runs, so that a prediction and a measurement compare.
-`Predictions.to_dict` is the JSON of ``joulecast predict``; ``docs/json.md`` describes it.
+Field names are those of the columns of a file of runs, and a `Measurement` has those of a `Prediction`: they
+compare. `Predictions.to_dict` is the JSON of ``joulecast predict``; ``docs/json.md`` describes it.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import ceil, exp, inf, log, sqrt
-from typing import Any, Final, overload
+from typing import Any, ClassVar, Final, overload
 
-from joulecast.errors import MissingExtraError, UsageError
+from joulecast.errors import MissingExtraError, RunsError, UsageError
 
 
 class Origin(StrEnum):
@@ -361,7 +361,7 @@ class Prediction:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Quantity):
+    if isinstance(value, (Quantity, MeasuredQuantity)):
         return value.to_dict()
     if isinstance(value, StrEnum):
         return str(value)
@@ -369,7 +369,7 @@ def _plain(value: Any) -> Any:
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return value
 
@@ -428,3 +428,313 @@ def data_frame(rows: Sequence[dict[str, Any]]) -> Any:
             "a data frame needs pandas: pip install 'joulecast[data]', or use .to_rows()"
         ) from error
     return pd.DataFrame(list(rows))
+
+
+class RunStatus(StrEnum):
+    """How a measured run ended.
+
+    ``partial``: stopped from outside, or still going when the record was last written; ``failed``: it raised,
+    or its command returned another exit code than 0.
+    """
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredQuantity:
+    """What a meter said, or why it said nothing.
+
+    Attributes
+    ----------
+    value, low, high : float or None
+        In the SI unit that the name of the field says, with its 90 % interval; all None where not measured.
+    method : str
+        How it was read: ``counter``, ``polled``, ``clock``, ``allocator``, ``profile``; empty if absent.
+    scope : str
+        What it covers: ``board``, ``package``, ``DRAM``, ``process``, ``device``, ``step``; empty if absent.
+    sampling_hz : float or None
+        How often the sensor was read; None where nothing is sampled. [Hz]
+    reason, remedy : str
+        Why it is absent, and what would make it present; empty where it is there.
+    origin : Origin
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    method: str = ""
+    scope: str = ""
+    sampling_hz: float | None = None
+    reason: str = ""
+    remedy: str = ""
+    origin: Origin = Origin.MEASURED
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            if not self.reason or self.low is not None or self.high is not None:
+                raise ValueError("an absent quantity has a reason and no interval")
+        elif self.low is None or self.high is None or not self.low <= self.value <= self.high:
+            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+
+    @classmethod
+    def absent(cls, reason: str, remedy: str = "") -> "MeasuredQuantity":
+        """Return a quantity that was not measured."""
+        return cls(value=None, low=None, high=None, reason=reason, remedy=remedy)
+
+    @property
+    def quantity(self) -> Quantity | None:
+        """The number alone, as a prediction states it; None where not measured."""
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return Quantity(value=self.value, low=self.low, high=self.high, origin=self.origin)
+
+    def times(self, factor: float) -> "MeasuredQuantity":
+        """Return the quantity scaled by an exact factor >= 0; absent stays absent."""
+        return self._with(self.quantity and self.quantity.times(factor))
+
+    def into(self, numerator: float) -> "MeasuredQuantity":
+        """Return an exact numerator divided by the quantity; absent stays absent."""
+        return self._with(self.quantity and self.quantity.into(numerator))
+
+    def _with(self, quantity: Quantity | None) -> "MeasuredQuantity":
+        if quantity is None:
+            return self
+        return replace(self, value=quantity.value, low=quantity.low, high=quantity.high)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "MeasuredQuantity":
+        """Return the quantity of a JSON form; keys of later versions are ignored."""
+        known = {f.name: plain[f.name] for f in fields(cls) if f.name in plain}
+        return cls(**(known | {"origin": Origin(plain.get("origin", Origin.MEASURED))}))
+
+
+#: The quantities of a measurement, in the order they are printed; those of a prediction under its names.
+MEASURED_QUANTITIES: Final = (
+    "step_time_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "mean_power_w",
+    "energy_per_step_j",
+    "energy_per_sample_j",
+    "samples_per_j",
+    "allocated_bytes",
+    "reserved_bytes",
+    "process_bytes",
+    "sm_clock_hz",
+    "temperature_c",
+    "idle_power_w",
+    "gpu_energy_j",
+    "cpu_energy_j",
+    "dram_energy_j",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one run took, by meters; fields are named as in `Prediction`.
+
+    A wrapped command is measured whole: it has no model, no steps and no quantities per step.
+
+    Attributes
+    ----------
+    run_id : str
+        UUID.
+    started_at : str
+        ISO 8601, UTC.
+    duration_s : float
+        From the first warm-up step to the end, or of the command. [s]
+    status : RunStatus
+    exit_code : int or None
+        Of a wrapped command.
+    error : str
+        What ended a run that failed; empty otherwise.
+    command : tuple of str or None
+        The wrapped command.
+    model, gpu, precision, mode, parallel, memory_format : str or None
+        As in `Prediction`; None where a command's is not known, or the card is not in the catalogue.
+    gpu_name : str or None
+        As the driver says.
+    n_gpus : int or None
+        Devices in the job, all nodes.
+    batch_per_gpu, global_batch, seq_len, image_size, optimizer, attention, checkpointing, accumulate, clip :
+        As in `Prediction`; None where not known.
+    power_limit_w, locked_sm_clock_hz : float or None
+        In force, per GPU; the clock that was asked for. [W], [Hz]
+    n_sms : int or None
+    window_s : float
+        Length of the windows in which energy was taken, all repeats. [s]
+    n_steps, n_repeats, n_warmup_steps : int
+        Steps in those windows; windows; steps before them.
+    repeat_step_time_s : tuple of float
+        Mean step time of each window: the spread. [s]
+    repeat_energy_per_step_j : tuple of float
+        Energy per step of each window, all GPUs; empty without a sensor. [J]
+    step_time_s, samples_per_s, tokens_per_s : MeasuredQuantity
+    mean_power_w : MeasuredQuantity
+        Per GPU. [W]
+    energy_per_step_j, energy_per_sample_j, samples_per_j : MeasuredQuantity
+        All GPUs.
+    allocated_bytes, reserved_bytes, process_bytes : MeasuredQuantity
+        Allocator's peak, its reservation, what the device lost to the process; of the fullest GPU. [bytes]
+    sm_clock_hz, temperature_c, idle_power_w : MeasuredQuantity
+        Mean over the windows; highest; before the run, per GPU. [Hz], [degC], [W]
+    gpu_energy_j, cpu_energy_j, dram_energy_j : MeasuredQuantity
+        Of all windows; all GPUs, processor packages, memory of all nodes. [J]
+    memory_meter : str
+        What `allocated_bytes` is, as in a file of runs.
+    driver : str or None
+    versions : mapping of str to str
+        Of python, torch, CUDA, zeus, joulecast, whatever was there.
+    host : mapping of str to str
+        ``hostname``, ``os``, ``cpu``, ``n_cpus``.
+    nodes : tuple of str
+        Host names of the nodes that were added, each once.
+    job_id : str or None
+        What the nodes of one job share.
+    flags, notes : tuple of str
+        Reasons for doubt; what else is known.
+    """
+
+    SCHEMA: ClassVar[str] = "joulecast/measurement/1"
+
+    run_id: str
+    started_at: str
+    duration_s: float
+    status: RunStatus
+    exit_code: int | None = None
+    error: str = ""
+    command: tuple[str, ...] | None = None
+    model: str | None = None
+    gpu: str | None = None
+    gpu_name: str | None = None
+    n_gpus: int | None = None
+    parallel: str | None = None
+    precision: str | None = None
+    mode: str | None = None
+    batch_per_gpu: float | None = None
+    global_batch: float | None = None
+    seq_len: int | None = None
+    image_size: int | None = None
+    optimizer: str | None = None
+    memory_format: str | None = None
+    attention: str | None = None
+    checkpointing: bool | None = None
+    accumulate: int | None = None
+    clip: bool | None = None
+    power_limit_w: float | None = None
+    locked_sm_clock_hz: float | None = None
+    n_sms: int | None = None
+    window_s: float = 0.0
+    n_steps: int = 0
+    n_repeats: int = 0
+    n_warmup_steps: int = 0
+    repeat_step_time_s: tuple[float, ...] = ()
+    repeat_energy_per_step_j: tuple[float, ...] = ()
+    step_time_s: MeasuredQuantity
+    samples_per_s: MeasuredQuantity
+    tokens_per_s: MeasuredQuantity
+    mean_power_w: MeasuredQuantity
+    energy_per_step_j: MeasuredQuantity
+    energy_per_sample_j: MeasuredQuantity
+    samples_per_j: MeasuredQuantity
+    allocated_bytes: MeasuredQuantity
+    reserved_bytes: MeasuredQuantity
+    process_bytes: MeasuredQuantity
+    sm_clock_hz: MeasuredQuantity
+    temperature_c: MeasuredQuantity
+    idle_power_w: MeasuredQuantity
+    gpu_energy_j: MeasuredQuantity
+    cpu_energy_j: MeasuredQuantity
+    dram_energy_j: MeasuredQuantity
+    memory_meter: str = ""
+    driver: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    host: Mapping[str, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    job_id: str | None = None
+    flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def peak_memory_bytes(self) -> MeasuredQuantity:
+        """Peak allocation, as ``torch.cuda.max_memory_allocated`` states it. [bytes]"""
+        return self.allocated_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: plain types, SI units, and the schema's name."""
+        return {"schema": self.SCHEMA} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Measurement":
+        """Return the measurement of a JSON form; keys added within the version are ignored.
+
+        Raises
+        ------
+        RunsError
+            It is of another schema, lacks a key, or a value cannot be.
+        """
+        schema = plain.get("schema")
+        if schema != cls.SCHEMA:
+            raise RunsError(f"a record of {schema!r}, not {cls.SCHEMA!r}: a newer joulecast may read it")
+        given: dict[str, Any] = {f.name: plain[f.name] for f in fields(cls) if f.name in plain}
+        try:
+            for name, value in given.items():
+                if name in MEASURED_QUANTITIES:
+                    given[name] = MeasuredQuantity.from_dict(value)
+                elif isinstance(value, list):
+                    given[name] = tuple(value)
+            return cls(**(given | {"status": RunStatus(given["status"])}))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunsError(f"a corrupt record of a run: {error}") from error
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the row of a file of runs, ``None`` where nothing is known."""
+        return {
+            "run_id": self.run_id,
+            "source": "joulecast",
+            "licence": None,
+            "source_ref": self.started_at,
+            "model": self.model,
+            "mode": self.mode,
+            "gpu": self.gpu or self.gpu_name,
+            "n_gpus": self.n_gpus,
+            "parallel": self.parallel,
+            "precision": self.precision,
+            "batch_per_gpu": self.batch_per_gpu,
+            "global_batch": self.global_batch,
+            "seq_len": self.seq_len,
+            "image_size": self.image_size,
+            "optimizer": self.optimizer,
+            "memory_format": self.memory_format,
+            "attention": self.attention,
+            "compile": None if self.model is None else False,
+            "power_limit_w": self.power_limit_w,
+            "sm_clock_hz": self.locked_sm_clock_hz,
+            "n_sms": self.n_sms,
+            "step_time_s": self.step_time_s.value,
+            "samples_per_s": self.samples_per_s.value,
+            "mean_power_w": self.mean_power_w.value,
+            "energy_per_step_j": self.energy_per_step_j.value,
+            "peak_memory_bytes": self.peak_memory_bytes.value,
+            "memory_meter": self.memory_meter or None,
+            "generation": None,
+            "torch_version": self.versions.get("torch"),
+            "suspect": "; ".join(self.doubts) or None,
+            "note": "; ".join((*self.flags, *self.notes)) or None,
+        }
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Reasons to leave the run out of fits: a bad end, or steps that no file of runs describes."""
+        reasons = [] if self.status is RunStatus.COMPLETE else [f"{self.status} run"]
+        if self.accumulate not in {None, 1}:
+            reasons.append(f"{self.accumulate} micro-batches per step")
+        if self.checkpointing:
+            reasons.append("activation checkpointing")
+        return tuple(reasons)

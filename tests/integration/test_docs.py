@@ -2,12 +2,14 @@
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import joulecast
 from joulecast.cli.main import run
+from joulecast.results import MeasuredQuantity
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +47,13 @@ def test_every_key_of_a_prediction_is_documented(make_prediction):
     run_keys = make_prediction().forecast(n_samples=1)
     prediction = make_prediction(whole_run=run_keys).to_dict()
     keys = set(prediction) | set(prediction["op_groups"][0]) | set(prediction["whole_run"])
+    assert keys <= documented
+
+
+def test_every_key_of_a_measurement_is_documented():
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([a-z_0-9]+)`", text)) | set(re.findall(r'"([a-z_]+)"', text))
+    keys = {f.name for record in (joulecast.Measurement, MeasuredQuantity) for f in fields(record)}
     assert keys <= documented
 
 

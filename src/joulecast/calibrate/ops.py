@@ -1,7 +1,8 @@
 """Single-operator records (`ops.parquet`) as op tables.
 
-In: a file with the columns of DATA.md. Out: `OperatorRecords`, one op-table row per record, with the GPU and
-the latency measured. Needs pyarrow for parquet.
+In: a file with the columns of DATA.md, in any phase, of GPUs or of the processor at hand. Out:
+`OperatorRecords`, one op-table row per record, with the GPU and the latency measured; and what the records of
+launches and of the host say outright, as parameters. Needs pyarrow for parquet.
 """
 
 from collections.abc import Mapping
@@ -13,32 +14,36 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.errors import MissingExtraError, RunsError
-from joulecast.workload.table import DTYPE_BYTES, Floats, OpKind, OpTable, Phase, Strings
+from joulecast.workload.operator_table import DIMENSIONS, KINDS, operator_table
+from joulecast.workload.table import Floats, OpTable, Strings
 
-#: Kind of each operator of the file.
-KINDS: Final[Mapping[str, OpKind]] = {
-    "linear": OpKind.GEMM,
-    "bmm": OpKind.BATCHED_GEMM,
-    "conv": OpKind.CONVOLUTION,
-    "softmax": OpKind.SOFTMAX,
-    "ln": OpKind.LAYER_NORM,
-    "attention-causal": OpKind.ATTENTION,
-    "attention-full": OpKind.ATTENTION,
-    **{op: OpKind.ELEMENTWISE for op in "add addu mul mulu div divu pow powu relu gelu tanh".split()},
-}
-
-#: Elementwise operators of two tensors: 3 streams instead of 2.
-_BINARY: Final = frozenset({"add", "mul", "div", "pow"})
+__all__ = ["EAGER_SOURCE", "KINDS", "OperatorRecords", "load_operator_records", "operator_records"]
 
 #: Part of ``source`` that marks operators launched one by one from eager Python, so that dispatch shows.
 EAGER_SOURCE: Final = "NeuSight"
 
+#: Part of ``source`` of what `joulecast bench` measured: on a GPU, launched one by one too.
+OWN_SOURCE: Final = "joulecast bench"
+_PROCESSOR: Final = "cpu"
+
+#: Phases of records that are no operators: a launch, or the host's work for one kernel or tensor.
+HOST_PHASES: Final = ("launch", "dispatch")
+
+#: Record of such a phase -> the parameter that it measures.
+HOST_PARAMETERS: Final[Mapping[str, str]] = {
+    "launch": "launch.kernel_s",
+    "forward-kernel": "host.forward_kernel_s",
+    "backward-kernel": "host.backward_kernel_s",
+    "copy-kernel": "host.copy_kernel_s",
+    "optimizer-kernel": "host.optimizer_kernel_s",
+    "parameter-tensor": "host.parameter_tensor_s",
+}
+
+#: Operators of several devices: kept in the file, and fitted by nobody yet.
+COLLECTIVES: Final = ("all-reduce",)
+
 _REQUIRED: Final = ("op", "phase", "gpu", "dtype", "latency_s", "source")
-_NUMBERS: Final = (
-    *("latency_s", "mean_power_w", "power_limit_w"),
-    *("b", "m", "n", "k", "h", "c_in", "c_out", "kernel", "size", "stride", "pad"),
-    *("seq", "heads", "kv_heads", "head_dim"),
-)
+_NUMBERS: Final = ("latency_s", "mean_power_w", "power_limit_w", *DIMENSIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ class OperatorRecords:
 
 
 def load_operator_records(path: str | Path) -> OperatorRecords:
-    """Load the forward records of an operator file.
+    """Load the operators of a file, in all phases; launches, dispatch and collectives are left out.
 
     Raises
     ------
@@ -91,6 +96,41 @@ def load_operator_records(path: str | Path) -> OperatorRecords:
         The file cannot be read, lacks a column, or holds an operator or a latency that cannot be.
     MissingExtraError
         pyarrow is not installed.
+    """
+    columns = load_operator_columns(path)
+    aside = np.isin(columns["phase"], HOST_PHASES) | np.isin(columns["op"], COLLECTIVES)
+    return operator_records({name: values[~aside] for name, values in columns.items()})
+
+
+def load_host_parameters(path: str | Path) -> dict[str, float]:
+    """Return the parameters that a file's records of launches and dispatch measure outright. [s].
+
+    Each is the median over its records; parameters without any are absent.
+
+    Raises
+    ------
+    RunsError, MissingExtraError
+        As `load_operator_records`.
+    """
+    columns = load_operator_columns(path)
+    chosen = np.isin(columns["phase"], HOST_PHASES)
+    operator, latency_s = columns["op"][chosen], columns["latency_s"][chosen]
+    unknown = sorted(set(operator.tolist()) - set(HOST_PARAMETERS))
+    if unknown:
+        raise RunsError(f"unknown records of the host: {', '.join(unknown)}")
+    return {
+        HOST_PARAMETERS[name]: float(np.median(latency_s[operator == name]))
+        for name in np.unique(operator).tolist()
+    }
+
+
+def load_operator_columns(path: str | Path) -> dict[str, Any]:
+    """Return the columns of an operator file, numbers as float64 with NaN where absent.
+
+    Raises
+    ------
+    RunsError, MissingExtraError
+        As `load_operator_records`.
     """
     try:
         from pyarrow import parquet
@@ -116,7 +156,7 @@ def load_operator_records(path: str | Path) -> OperatorRecords:
             if present
             else np.full(len(columns["op"]), np.nan)
         )
-    return operator_records(columns)
+    return columns
 
 
 def operator_records(columns: Mapping[str, Any]) -> OperatorRecords:
@@ -134,119 +174,17 @@ def operator_records(columns: Mapping[str, Any]) -> OperatorRecords:
     if not bool(np.all(latency_s > 0)):
         row = int(np.flatnonzero(~(latency_s > 0))[0])
         raise RunsError(f"latency_s must be above 0, row {row} has {latency_s[row]!r}")
-    policy = np.where(columns["dtype"] == "fp32", "fp32-strict", "bf16-pure")
+    dtype = columns["dtype"]
+    policy = np.where(dtype == "fp32", "fp32-strict", np.where(dtype == "tf32", "tf32", "bf16-pure"))
+    table = operator_table(columns)
+    own = np.char.find(columns["source"], OWN_SOURCE) >= 0
     return OperatorRecords(
-        table=_table(columns),
+        table=table,
         operator=columns["op"],
         gpu=columns["gpu"],
         precision=policy,
-        is_eager=np.char.find(columns["source"], EAGER_SOURCE) >= 0,
-        latency_s=latency_s,
+        is_eager=(np.char.find(columns["source"], EAGER_SOURCE) >= 0)
+        | (own & (columns["gpu"] != _PROCESSOR)),
+        latency_s=latency_s / table.n_calls,  # of an optimizer's step, the mean of its calls
         mean_power_w=columns["mean_power_w"],
     )
-
-
-def _table(columns: Mapping[str, Any]) -> OpTable:
-    """Return the op table of the records."""
-    operator = columns["op"]
-    n_rows = len(operator)
-    element = np.array([DTYPE_BYTES[d] for d in columns["dtype"].tolist()], dtype=np.float64)
-    one, zero = np.ones(n_rows), np.zeros(n_rows)
-    work: dict[str, Floats] = {name: zero.copy() for name in ("k", "flop", "read_bytes", "written_bytes")}
-    work |= {name: one.copy() for name in ("batch", "m", "n", "kernel_area", "stride", "groups")}
-    work |= {"group_width": zero.copy(), "causal": zero.copy()}
-    for names, function in _DIMENSIONS:
-        rows = np.isin(operator, names)
-        part = {name: columns[name][rows] for name in (*_NUMBERS, "op")}
-        for name, values in function(part, element[rows]).items():
-            work[name][rows] = values
-    return OpTable(
-        kind=np.array([KINDS[op] for op in operator.tolist()], dtype=np.str_),
-        phase=np.full(n_rows, str(Phase.FORWARD)),
-        dtype=columns["dtype"],
-        operator=operator,
-        module=np.full(n_rows, ""),
-        model_flop=work["flop"].copy(),
-        n_calls=one,
-        n_kernels=one.copy(),
-        masked=zero,
-        channels_last=zero.copy(),
-        counted=one.copy(),
-        **work,
-    )
-
-
-Part = Mapping[str, Any]
-
-
-def _product(part: Part, element: Floats) -> dict[str, Floats]:
-    """(m x k)(k x n), ``b`` times."""
-    b, m, n, k = (part[name] for name in ("b", "m", "n", "k"))
-    return {
-        "batch": b,
-        "m": m,
-        "n": n,
-        "k": k,
-        "flop": 2.0 * b * m * n * k,
-        "read_bytes": element * b * (m * k + k * n),
-        "written_bytes": element * b * m * n,
-    }
-
-
-def _convolution(part: Part, element: Floats) -> dict[str, Floats]:
-    """Square images and kernels, one group."""
-    b, c_in, c_out, kernel, size, stride, pad = (
-        part[name] for name in ("b", "c_in", "c_out", "kernel", "size", "stride", "pad")
-    )
-    area = kernel**2
-    pixels = np.floor((size + 2.0 * pad - kernel) / stride + 1.0) ** 2
-    return {
-        "m": b * pixels,
-        "n": c_out,
-        "k": c_in * area,
-        "flop": 2.0 * b * pixels * c_out * c_in * area,
-        "read_bytes": element * (b * c_in * size**2 + c_out * c_in * area),
-        "written_bytes": element * b * pixels * c_out,
-        "kernel_area": area,
-        "stride": stride,
-        "group_width": c_in,
-    }
-
-
-def _attention(part: Part, element: Floats) -> dict[str, Floats]:
-    """Fused attention; causal counts the pairs at or below the diagonal."""
-    b, seq, heads, kv_heads, width = (part[name] for name in ("b", "seq", "heads", "kv_heads", "head_dim"))
-    causal = part["op"] == "attention-causal"
-    pairs = np.where(causal, seq * (seq + 1.0) / 2.0, seq**2)
-    return {
-        "batch": b * heads,
-        "m": seq,
-        "n": seq,
-        "k": width,
-        "flop": 4.0 * b * heads * pairs * width,
-        "read_bytes": element * b * seq * width * (heads + 2.0 * kv_heads),
-        "written_bytes": element * b * seq * width * heads,
-        "causal": causal.astype(np.float64),
-    }
-
-
-def _rows(part: Part, element: Floats) -> dict[str, Floats]:
-    """Softmax and layer norm over rows."""
-    moved = element * part["b"] * part["h"]
-    return {"m": part["b"], "n": part["h"], "read_bytes": moved, "written_bytes": moved}
-
-
-def _elements(part: Part, element: Floats) -> dict[str, Floats]:
-    """One or two tensors in, one out."""
-    moved = element * part["b"] * part["h"]
-    reads = np.where(np.isin(part["op"], list(_BINARY)), 2.0, 1.0)
-    return {"m": part["b"] * part["h"], "read_bytes": reads * moved, "written_bytes": moved}
-
-
-_DIMENSIONS: Final = (
-    (["linear", "bmm"], _product),
-    (["conv"], _convolution),
-    (["attention-causal", "attention-full"], _attention),
-    (["softmax", "ln"], _rows),
-    ([op for op, kind in KINDS.items() if kind is OpKind.ELEMENTWISE], _elements),
-)

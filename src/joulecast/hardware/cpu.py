@@ -34,13 +34,14 @@ def load_cpu(cpuinfo: Path = _CPUINFO, cpu0: Path = _CPU0) -> Gpu:
 
     Notes
     -----
-    Rules: one SM per logical CPU that the machine has; clock from cpufreq, else from the model's name,
+    Rules: one SM per thread that PyTorch computes with: ``OMP_NUM_THREADS`` where it is set, as PyTorch does,
+    else one per logical CPU that the machine has; clock from cpufreq, else from the model's name,
     else 2.5 GHz; fp32 rate from the widest vector unit, fp64 half of it; 16-bit types run on AMX where it
     is, otherwise no faster than fp32; 10 GB/s per core, from 20 to 200; 20 W and 5 W per core, 40 % of it
     when idle and 60 % when waiting.
     """
     text = cpuinfo.read_text() if cpuinfo.is_file() else ""
-    n_cores = os.cpu_count() or 1
+    n_cores = _threads()
     clock_hz = _clock_hz(text, cpu0)
     rates = _rates(set(_line(text, "flags").split()))
     bandwidth = min(max(10 * n_cores, 20), 200) * GIGA
@@ -120,6 +121,12 @@ def _rates(flags: set[str]) -> dict[str, float]:
     )
     rates = {"fp32_vector": fp32, "fp64_vector": fp32 / 2, "fp16_vector": fp32, "bf16_vector": fp32}
     return rates | ({"bf16_tensor": _AMX_BF16_FLOP_PER_CLOCK} if "amx_bf16" in flags else {})
+
+
+def _threads() -> int:
+    """Return the threads that PyTorch computes with here."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else os.cpu_count() or 1
 
 
 def _memory_bytes() -> float:

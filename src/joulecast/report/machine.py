@@ -3,8 +3,13 @@
 import csv
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
+
+from joulecast.errors import UsageError
 
 
 def json_text(document: Mapping[str, Any]) -> str:
@@ -20,3 +25,34 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def save_output(path: str | Path, content: str | bytes) -> None:
+    """Write a file whole: what stood there before stays until then.
+
+    Raises
+    ------
+    UsageError
+        It cannot be written.
+    """
+    target = Path(path)
+    raw = content.encode() if isinstance(content, str) else content
+    try:
+        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as partial:
+            try:
+                partial.write(raw)
+                partial.flush()
+                os.fsync(partial.fileno())
+                os.chmod(partial.name, 0o666 & ~_umask())
+                os.replace(partial.name, target)
+            except BaseException:
+                os.unlink(partial.name)
+                raise
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -40,6 +40,17 @@ _CONSTRUCTORS: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
 }
 
 
+def make_optimizer(name: str, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return the optimizer that a name means, over these parameters.
+
+    Raises
+    ------
+    UsageError
+        If it is unknown or refused.
+    """
+    return _CONSTRUCTORS[checked_optimizer(name)](parameters)
+
+
 #: Optimizers whose state depends on the shapes of parameters.
 SHAPE_DEPENDENT: Final = frozenset({"adafactor"})
 

@@ -1,0 +1,1 @@
+"""Operator micro-benchmarks: which to run, how to time them, where they are kept."""
