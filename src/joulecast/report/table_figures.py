@@ -19,6 +19,9 @@ from joulecast.units import MEGA, MILLI
 #: Panels of one figure; a table of more models and cards shows the first.
 MOST_PANELS: Final = 12
 
+#: Points of one curve that are drawn.
+_MOST_ON_A_LINE: Final = 60
+
 #: Points of one front that are drawn, besides those on it.
 _MOST_POINTS: Final = 400
 
@@ -219,7 +222,11 @@ def _curves(
     for label, chosen in _panel_rows(columns, rows, labels).items():
         if not varies(columns, chosen, axis):
             continue
-        records = [_curve_record(r, axis, name, factor, text) for r in take(columns, chosen, wanted)]
+        lines = groups(columns, ("precision",), chosen[np.argsort(columns[axis][chosen], kind="stable")])
+        drawn = np.concatenate(
+            [_thinned(line, _MOST_ON_A_LINE, keep=_least(columns, line, name)) for line in lines]
+        )
+        records = [_curve_record(r, axis, name, factor, text) for r in take(columns, drawn, wanted)]
         records.sort(key=lambda r: (r["series"], r["x"]))
         if least:
             for precision in dict.fromkeys(r["series"] for r in records):
@@ -555,11 +562,17 @@ def front_of(time_s: Any, energy_j: Any) -> Any:
     return on_front
 
 
-def _thinned(rows: Rows, n_most: int) -> Rows:
-    """Return at most so many rows, evenly spread over the table."""
+def _thinned(rows: Rows, n_most: int, keep: int | None = None) -> Rows:
+    """Return about so many rows, evenly spread, both ends among them, and the one at an index to keep."""
     if len(rows) <= n_most:
         return rows
-    return rows[np.linspace(0, len(rows) - 1, n_most).astype(np.int64)]
+    places = np.linspace(0, len(rows) - 1, n_most).astype(np.int64)
+    return rows[np.union1d(places, [] if keep is None else [keep]).astype(np.int64)]
+
+
+def _least(columns: Columns, rows: Rows, name: str) -> int:
+    """Return which of some rows holds the least of a quantity."""
+    return int(np.argmin(columns[name][rows]))
 
 
 def _front_series(columns: Columns) -> tuple[str, tuple[str, ...]]:
