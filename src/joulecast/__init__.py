@@ -15,8 +15,13 @@ __all__ = [
     "Predictions",
     "Quantity",
     "Scenario",
+    "Site",
+    "TrainingPlan",
     "__version__",
+    "cost",
+    "forecast",
     "predict",
+    "recommend",
     "trace",
     "validate",
 ]
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from joulecast.calibrate.validation import validate
     from joulecast.characterisation import Characterisation, trace
     from joulecast.errors import JoulecastError
+    from joulecast.explore.forecast import forecast
+    from joulecast.explore.recommend import recommend
+    from joulecast.explore.whole_run import Site, TrainingPlan, cost
     from joulecast.prediction import predict
     from joulecast.results import Prediction, Predictions, Quantity
     from joulecast.scenario import Scenario
@@ -36,7 +44,12 @@ _HOME_OF = {
     "Predictions": "joulecast.results",
     "Quantity": "joulecast.results",
     "Scenario": "joulecast.scenario",
+    "Site": "joulecast.explore.whole_run",
+    "TrainingPlan": "joulecast.explore.whole_run",
+    "cost": "joulecast.explore.whole_run",
+    "forecast": "joulecast.explore.forecast",
     "predict": "joulecast.prediction",
+    "recommend": "joulecast.explore.recommend",
     "trace": "joulecast.characterisation",
     "validate": "joulecast.calibrate.validation",
 }

@@ -18,6 +18,7 @@
     +-- CatalogueError (ValueError)         a hardware file is corrupt              exit 1
     +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
     +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
+    +-- ClusterError (RuntimeError)         a Dask cluster does not answer          exit 1
     +-- IntensityError (ValueError)         a file of grid intensities is corrupt   exit 1
 
 The command line turns each into one line on standard error and ``exit_code``; anything else keeps its
@@ -140,3 +141,7 @@ class RunsError(JoulecastError, ValueError):
 
 class IntensityError(JoulecastError, ValueError):
     """A file of grid intensities cannot be read."""
+
+
+class ClusterError(JoulecastError, RuntimeError):
+    """A cluster does not answer, has no workers, or lost them all."""
