@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from joulecast.explore.pareto import pareto_front
 from joulecast.explore.study import SHARED_BY_CARD, SHARED_BY_PRECISION
 from joulecast.report.charts import Figure, Panel, bars, curve, front
 from joulecast.report.figures import count, digits, percent, with_prefix
@@ -512,7 +513,7 @@ def front_figure(columns: Columns, labels: Labels) -> Figure | None:
     energy_j = columns["energy_per_sample_j"]
     series = _front_series(columns)
     for chosen in groups(columns, ("model",), fits)[:MOST_PANELS]:
-        on_front = front_of(time_s[chosen], energy_j[chosen])
+        on_front = pareto_front(np.stack([time_s[chosen], energy_j[chosen]], axis=1))
         if len(chosen) < 3:  # noqa: PLR2004 (two points are no front)
             continue
         n_front += int(on_front.sum())
@@ -550,16 +551,6 @@ def front_figure(columns: Columns, labels: Labels) -> Figure | None:
         series=series[1],
         mark="point",
     )
-
-
-def front_of(time_s: Any, energy_j: Any) -> Any:
-    """Return which points no other beats in both; of equal ones the first. [bool] [config]."""
-    order = np.lexsort((energy_j, time_s))
-    least = np.minimum.accumulate(energy_j[order])
-    on_front = np.zeros(len(order), dtype=np.bool_)
-    is_new = np.concatenate([[True], least[1:] < least[:-1]])
-    on_front[order] = is_new
-    return on_front
 
 
 def _thinned(rows: Rows, n_most: int, keep: int | None = None) -> Rows:
