@@ -25,7 +25,7 @@ $(CORE): $(INPUTS) | $(BIN)/python
 
 $(FULL): $(INPUTS) | $(BIN)/python
 	@echo "installing joulecast with all extras into $(VENV); torch is large, the first time takes minutes"
-	@$(PIP) --editable '.[torch,measure,postgresql,data,figures,dev]'
+	@$(PIP) --editable '.[torch,measure,postgresql,data,dask,figures,dev]'
 	@touch $@ $(CORE)
 
 demo: $(CORE)  ## predict the six models of the study on an A100 40 GB in three precisions

@@ -17,11 +17,16 @@ __all__ = [
     "Predictions",
     "Quantity",
     "Scenario",
+    "Site",
+    "TrainingPlan",
     "__version__",
     "combine",
+    "cost",
+    "forecast",
     "measure",
     "measure_command",
     "predict",
+    "recommend",
     "trace",
     "validate",
 ]
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
     from joulecast.calibrate.validation import validate
     from joulecast.characterisation import Characterisation, trace
     from joulecast.errors import JoulecastError
+    from joulecast.explore.forecast import forecast
+    from joulecast.explore.recommend import recommend
+    from joulecast.explore.whole_run import Site, TrainingPlan, cost
     from joulecast.measure.command import measure_command
     from joulecast.measure.meter import Meter
     from joulecast.measure.nodes import combine
@@ -50,7 +58,12 @@ _HOME_OF = {
     "combine": "joulecast.measure.nodes",
     "measure": "joulecast.measure",
     "measure_command": "joulecast.measure.command",
+    "Site": "joulecast.explore.whole_run",
+    "TrainingPlan": "joulecast.explore.whole_run",
+    "cost": "joulecast.explore.whole_run",
+    "forecast": "joulecast.explore.forecast",
     "predict": "joulecast.prediction",
+    "recommend": "joulecast.explore.recommend",
     "trace": "joulecast.characterisation",
     "validate": "joulecast.calibrate.validation",
 }

@@ -21,6 +21,7 @@
     +-- CatalogueError (ValueError)         a hardware file is corrupt              exit 1
     +-- ParameterSetError (ValueError)      a fitted set is corrupt                 exit 1
     +-- RunsError (ValueError)              a file of runs is corrupt               exit 1
+    +-- ClusterError (RuntimeError)         a Dask cluster does not answer          exit 1
     +-- IntensityError (ValueError)         a file of grid intensities is corrupt   exit 1
     +-- StoreError (OSError)                a store of runs cannot be read or written  exit 1
     +-- SensorUnavailableError (OSError)    a sensor is not there; carries the remedy  exit 1
@@ -208,3 +209,7 @@ class UnstableMeasurementError(JoulecastError, RuntimeError):
 
 class OutOfDeviceMemoryError(JoulecastError, MemoryError):
     """A step did not fit the device; the message has the predicted need."""
+
+
+class ClusterError(JoulecastError, RuntimeError):
+    """A cluster does not answer, has no workers, or lost them all."""

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import joulecast
 from joulecast.cli.main import run
+from joulecast.explore.request import request_of
 from joulecast.results import MeasuredQuantity
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +27,14 @@ def readme_folder(tmp_path_factory):
     return tmp_path_factory.mktemp("readme")
 
 
+#: Pages whose commands and code are run.
+PAGES = ("README.md", "docs/recommend.md", "docs/whole-run.md")
+
+
 @pytest.mark.parametrize(
-    "command", [line for block in blocks("README.md", "bash") for line in block.splitlines()]
+    "command", [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
 )
-def test_commands_of_the_readme_run(command, capsys, readme_folder, monkeypatch):
+def test_commands_of_the_pages_run(command, capsys, readme_folder, monkeypatch):
     monkeypatch.chdir(readme_folder)
     program, *arguments = shlex.split(command)
     assert program == "joulecast"
@@ -39,6 +45,20 @@ def test_python_of_the_readme_runs(capsys):
     for code in blocks("README.md", "python"):
         exec(compile(code, "README.md", "exec"), {})
     assert "fits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES[1:])
+def test_python_of_the_pages_runs(page, capsys):
+    for code in blocks(page, "python"):
+        exec(compile(code, page, "exec"), {})
+    assert "Quantity" in capsys.readouterr().out
+
+
+def test_the_request_in_the_docs_is_one():
+    (block,) = blocks("docs/recommend.md", "toml")
+    document = tomllib.loads(block)
+    document["candidates"]["model"] = "bert-base"
+    assert request_of(document).limits.given() == ("run_time_s",)
 
 
 def test_every_key_of_a_prediction_is_documented(make_prediction):

@@ -19,8 +19,8 @@ def test_public_names_are_sorted_and_listed():
 
 
 def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'forecast'"):
-        _ = joulecast.forecast
+    with pytest.raises(AttributeError, match="no attribute 'guess'"):
+        _ = joulecast.guess
 
 
 def loaded_by(code: str) -> set[str]:

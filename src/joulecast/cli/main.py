@@ -14,6 +14,8 @@ from joulecast.errors import JoulecastError
 _COMMANDS: Final = {
     "predict": "Time, power, energy and memory of a training step.",
     "trace": "FLOPs, bytes, intensity and kernels of a training step.",
+    "sweep": "Every combination of models, cards, sizes, limits and clocks, as a table.",
+    "sensitivity": "What each hardware property changes, and what would double efficiency.",
     "recommend": "The best configuration under limits, and how sure that is.",
     "cost": "Hours, kWh, CO2e and money of a whole training run.",
     "forecast": "A whole run, forecast anew from its first steps.",

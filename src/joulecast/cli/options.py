@@ -89,6 +89,13 @@ _GPU_OPTIONS: Final = (
         "--sms", type=click.IntRange(min=1), metavar="N", help="Multiprocessors in use, where not all."
     ),
     click.option(
+        "--set",
+        "changes",
+        multiple=True,
+        metavar="NAME=CHANGE",
+        help="Change a property of the card: bandwidth=2x, peak_bf16=+20%, l2=8e7 (SI).",
+    ),
+    click.option(
         "--force", is_flag=True, help="Go beyond the card's limits and clocks, and the model's positions."
     ),
 )
@@ -145,10 +152,12 @@ def scenario_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the command line's options as fields of `Scenario`."""
     options = dict(given)
     clock_mhz = options.pop("clock", None)
+    changes = options.pop("changes", ())
     return {
         "power_limit_w": options.pop("power_limit", None),
         "sm_clock_hz": None if clock_mhz is None else clock_mhz * MEGA,
         "n_sms": options.pop("sms", None),
+        "hardware": ",".join(changes) or None,
         **options,
     }
 

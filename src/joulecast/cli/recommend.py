@@ -12,7 +12,6 @@ from joulecast.cli.options import (
     gpu_list,
     parameters_option,
     positive_float,
-    precision_list,
 )
 from joulecast.cli.run_options import length_options, plan_of, site_of, site_options
 from joulecast.cli.show import show_csv, show_json, show_page
@@ -71,7 +70,15 @@ def _limit(name: str, metavar: str, help_text: str) -> Decorator:
 @click.command("recommend")
 @click.argument("models", nargs=-1, metavar="MODEL...")
 @gpu_list
-@precision_list
+@click.option(
+    "--precision",
+    "-p",
+    "precisions",
+    multiple=True,
+    callback=comma_list,
+    metavar="P[,P...]",
+    help="fp32, tf32 and bf16 if not given.",
+)
 @_list("--n-gpus", "GPUs of the job, as 1,2,4 or 1:8:x2; up to 8 if not given.")
 @_list("--batch-size", "Samples per GPU and step; 8:256:x2 if not given.")
 @_list("--global-batch", "Samples per step of all GPUs, instead; divided into whole micro-batches.")

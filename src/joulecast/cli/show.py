@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO, TypeVar
 
 from joulecast.report.machine import csv_text, json_text, save_output
@@ -55,3 +56,18 @@ def with_progress(steps: Sequence[_Step], label: str) -> Iterable[_Step]:
     from rich.progress import track
 
     return track(steps, description=label, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def counting(total: int, label: str) -> Iterator[Callable[[int], None] | None]:
+    """Give a function to tell what is done of a total, shown as a bar if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda n_done: bar.advance(task, n_done)

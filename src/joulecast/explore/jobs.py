@@ -87,11 +87,11 @@ def _slurm_lines(found: Recommendation) -> list[str]:
         f"#SBATCH --gpus-per-node={row['n_gpus']}",
     ]
     if found.request.plan is not None:
-        lines.append(f"#SBATCH --time={_slurm_time(found.chosen.time_s.high)}")
+        lines.append(f"#SBATCH --time={slurm_time(found.chosen.time_s.high)}")
     return lines
 
 
-def _slurm_time(time_s: float) -> str:
+def slurm_time(time_s: float) -> str:
     """Return days-hours:minutes:seconds that the upper end of the run's time needs."""
     n_minutes = ceil(time_s / SECONDS_PER_MINUTE)
     n_hours, minutes = divmod(n_minutes, 60)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from scipy import stats
 
 from joulecast.calibrate.runs import MEASURED_COLUMNS, NUMBER_COLUMNS, Run, load_runs
 from joulecast.calibrate.validation import scenario_of
@@ -209,6 +208,8 @@ def block_mean(values: Floats) -> Mean:
     ----------
     .. [1] A. M. Law, Simulation Modeling and Analysis, 5th ed., 2015, section 9.5.3 (batch means).
     """
+    from scipy import stats  # takes a third of a second to load
+
     n_blocks = max(min(_N_BLOCKS, len(values) // _FEWEST_PER_BLOCK), 2)
     length = len(values) // n_blocks
     # the steps that fill no block are the earliest

@@ -6,11 +6,11 @@ the limits, and ranks the rest by the objective.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from joulecast.errors import UsageError
 from joulecast.explore.advice import infeasible, nothing_fits
@@ -307,7 +307,7 @@ def limit_excess(found: Candidates, request: Request) -> dict[str, Floats]:
     interval.
     """
     limits, table = request.limits, found.table
-    z = float(stats.norm.ppf(request.confidence_frac))
+    z = NormalDist().inv_cdf(request.confidence_frac)
     outcomes = found.at(z, z)
     values: dict[str, Floats | None] = {
         "run_time_s": outcomes.time_s,

@@ -49,6 +49,9 @@ KEYS: Final[Mapping[str, type]] = {
     "force": bool,
 }
 
+#: Configurations that people and programs are shown at once; a file holds any number.
+MOST_SHOWN: Final = 20_000
+
 REQUIRED_KEYS: Final = ("model", "gpu")
 
 #: A value that leaves the choice to the model or the card, as leaving out the key does.
@@ -97,7 +100,10 @@ class Space:
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the JSON form."""
-        return {key: list(values) for key, values in self.axes.items()}
+        return {
+            key: [DEFAULT if value is None else value for value in values]
+            for key, values in self.axes.items()
+        }
 
 
 def space_of(values: Mapping[str, Any]) -> Space:

@@ -22,7 +22,7 @@ from joulecast.explore.table import SweepResult, check_format, concatenate, join
 from joulecast.model.parameters import ParameterSet, load_parameters
 
 #: Configurations evaluated in one pass over arrays, and of one part of a file.
-PASS_SIZE: Final = 16_384
+PASS_SIZE: Final = 8_192
 BLOCK_SIZE: Final = 65_536
 
 
@@ -83,25 +83,25 @@ class BlockTask:
     parameters : ParameterSet
     ending : str
         Of the file: ``.parquet`` or ``.csv``.
-    block : int
-        Number of the block.
+    block, start, stop : int
+        Number of the block; its first configuration, and the first after it.
     """
 
     space: Space
     parameters: ParameterSet
     ending: str
     block: int
+    start: int
+    stop: int
 
     @property
     def n_configurations(self) -> int:
         """Configurations of the block. [1]."""
-        return min(BLOCK_SIZE, len(self.space) - self.block * BLOCK_SIZE)
+        return self.stop - self.start
 
     def __call__(self) -> tuple[int, bytes]:
         """Return the number of the block and the content of its part of the file."""
-        start = self.block * BLOCK_SIZE
-        grid = Grid(self.space, self.parameters)
-        passes = _passes(grid, start, start + self.n_configurations)
+        passes = _passes(Grid(self.space, self.parameters), self.start, self.stop)
         return self.block, table_bytes(concatenate(list(passes)), self.ending)
 
 
@@ -174,9 +174,18 @@ def save_sweep(
     check_space(asked)
     fitted = load_parameters() if parameters is None else parameters
     folder = _folder(target, asked, fitted)
-    n_blocks = -(-len(asked) // BLOCK_SIZE)
-    tasks = [BlockTask(space=asked, parameters=fitted, ending=ending, block=i) for i in range(n_blocks)]
-    files = [folder / f"{i:06d}{ending}" for i in range(n_blocks)]
+    tasks = [
+        BlockTask(
+            space=asked,
+            parameters=fitted,
+            ending=ending,
+            block=block,
+            start=start,
+            stop=min(start + BLOCK_SIZE, len(asked)),
+        )
+        for block, start in enumerate(range(0, len(asked), BLOCK_SIZE))
+    ]
+    files = [folder / f"{task.block:06d}{ending}" for task in tasks]
     todo = [task for task, file in zip(tasks, files, strict=True) if not file.exists()]
     if progress is not None:
         progress(len(asked) - sum(task.n_configurations for task in todo))

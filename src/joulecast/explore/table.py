@@ -143,6 +143,9 @@ def _plain(name: str, column: Column) -> list[Any]:
 
 _FORMATS: Final = (".parquet", ".csv")
 
+#: Texts repeat and numbers do not.
+_PARQUET: Final[Mapping[str, Any]] = {"compression": "zstd", "use_dictionary": sorted(TEXT_COLUMNS)}
+
 
 def check_format(path: Path) -> str:
     """Return the ending of a file of a sweep, if it is one that can be."""
@@ -187,7 +190,7 @@ def table_bytes(result: SweepResult, ending: str) -> bytes:
         return text.getvalue().encode()
     parquet = pyarrow_parquet()
     buffer = io.BytesIO()
-    parquet.write_table(arrow_table(result), buffer)
+    parquet.write_table(arrow_table(result), buffer, **_PARQUET)
     return buffer.getvalue()
 
 
@@ -203,7 +206,7 @@ def join_files(parts: Sequence[Path], target: Path) -> None:
                     shutil.copyfileobj(file, out)
     else:
         parquet = pyarrow_parquet()
-        with parquet.ParquetWriter(partial, parquet.read_schema(parts[0])) as writer:
+        with parquet.ParquetWriter(partial, parquet.read_schema(parts[0]), **_PARQUET) as writer:
             for part in parts:
                 writer.write_table(parquet.read_table(part))
     partial.replace(target)
@@ -238,22 +241,26 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
 def pyarrow_parquet() -> Any:
     """Return `pyarrow.parquet`."""
     try:
+        import pandas  # noqa: F401  (numbers the texts)
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtraError(
-            "a Parquet file needs pyarrow: pip install 'joulecast[data]', or name the file .csv"
+            "a Parquet file needs pyarrow and pandas: pip install 'joulecast[data]', or name the file .csv"
         ) from error
     return parquet
 
 
 def arrow_table(result: SweepResult) -> Any:
     """Return a `pyarrow.Table`: texts as dictionaries, NaN as null."""
+    import pandas as pd
     import pyarrow as pa
 
     arrays = []
     for name in COLUMNS:
         if name in TEXT_COLUMNS:
-            arrays.append(pa.array(result[name], type=pa.string()).dictionary_encode())
+            number, texts = pd.factorize(result[name])
+            coded = pa.array(number, type=pa.int32(), mask=number < 0)
+            arrays.append(pa.DictionaryArray.from_arrays(coded, pa.array(texts, type=pa.string())))
         else:
             arrays.append(pa.array(result[name], from_pandas=True))
     return pa.table(arrays, names=list(COLUMNS))

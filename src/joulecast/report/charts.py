@@ -303,15 +303,19 @@ def bars(
     layers = [bar]
     uncertain = [record for record in records if record.get("low") is not None]
     if uncertain:
-        layers.append(
-            alt.Chart(_data(uncertain))
-            .mark_rule(style="interval")
-            .encode(y=y, x=alt.X("low:Q", title=x_title), x2="high:Q", opacity=_fade(0.75), **offset)
-        )
+        ends = {"y": y, "x": alt.X("low:Q", title=x_title), "x2": "high:Q", **offset}
+        layers += _intervals(uncertain, {**ends, "opacity": _fade(0.9)})
     if reference_x is not None:
         layers.append(_rule(reference_x, "x"))
     n_bars = len(labels) * max(len(series), 1)
     return _with_pick(alt.layer(*layers)).properties(height=_BAR_HEIGHT * n_bars + 8 * len(labels))
+
+
+def _intervals(records: Sequence[Record], encoding: Mapping[str, Any]) -> list[Any]:
+    """Return lines over intervals, with a halo that keeps them apart from the bars they cross."""
+    alt = altair_library()
+    base = alt.Chart(_data(records))
+    return [base.mark_rule(style=style).encode(**encoding) for style in ("halo", "interval")]
 
 
 def stack(
@@ -358,10 +362,8 @@ def stack(
     )
     layers = [bar]
     if ends:
-        layers.append(
-            alt.Chart(_data(ends))
-            .mark_rule(style="interval")
-            .encode(y=y, x=alt.X("low:Q", title=x_title), x2="high:Q", tooltip=_pointing())
+        layers += _intervals(
+            ends, {"y": y, "x": alt.X("low:Q", title=x_title), "x2": "high:Q", "tooltip": _pointing()}
         )
     if limit is not None:
         layers.append(_rule(limit[0], "x", "limit"))

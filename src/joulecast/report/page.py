@@ -55,6 +55,8 @@ class Page:
 
 def page_html(page: Page) -> str:
     """Return a page as one HTML document."""
+    names = [figure.name for figure in figures_of(page)]
+    assert len(set(names)) == len(names), "a figure's name is its anchor and its file"
     specs: dict[str, Any] = {}
     sections = "".join(_section(section, specs) for section in page.sections)
     links = "".join(

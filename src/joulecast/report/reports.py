@@ -325,6 +325,7 @@ class _Steps:
             memory_figure(
                 {label: parts for label, parts in self.anatomies.items() if parts.gpu.slug == card},
                 {label: p for label, p in self.predictions.items() if p.gpu == card},
+                name="memory" if len(cards) == 1 else f"memory-{card}",
             )
             for card in cards
         )

@@ -237,7 +237,9 @@ def _share_of(records: Sequence[Mapping[str, Any]], label: str, names: Sequence[
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def memory_figure(steps: Mapping[str, Anatomy], predictions: Mapping[str, Prediction]) -> Figure:
+def memory_figure(
+    steps: Mapping[str, Anatomy], predictions: Mapping[str, Prediction], *, name: str = "memory"
+) -> Figure:
     """Return the parts of the memory of steps of one card against its capacity; both by label."""
     records = [
         {
@@ -268,8 +270,8 @@ def memory_figure(steps: Mapping[str, Anatomy], predictions: Mapping[str, Predic
         else "All intervals end below it."
     )
     return Figure(
-        name="memory",
-        title="Memory against capacity",
+        name=name,
+        title=f"Memory against the capacity of {first.gpu}",
         caption=(
             "What the memory of one GPU holds at the peak of a step, from what the model needs to what the "
             "machine adds; the line across the end of a bar is the 90 % interval of the whole, the red line "

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from joulecast.explore.pareto import pareto_front
 from joulecast.explore.study import SHARED_BY_CARD, SHARED_BY_PRECISION
 from joulecast.report.charts import Figure, Panel, bars, curve, front
 from joulecast.report.figures import count, digits, percent, with_prefix
@@ -18,6 +19,9 @@ from joulecast.units import MEGA, MILLI
 
 #: Panels of one figure; a table of more models and cards shows the first.
 MOST_PANELS: Final = 12
+
+#: Points of one curve that are drawn.
+_MOST_ON_A_LINE: Final = 60
 
 #: Points of one front that are drawn, besides those on it.
 _MOST_POINTS: Final = 400
@@ -219,7 +223,11 @@ def _curves(
     for label, chosen in _panel_rows(columns, rows, labels).items():
         if not varies(columns, chosen, axis):
             continue
-        records = [_curve_record(r, axis, name, factor, text) for r in take(columns, chosen, wanted)]
+        lines = groups(columns, ("precision",), chosen[np.argsort(columns[axis][chosen], kind="stable")])
+        drawn = np.concatenate(
+            [_thinned(line, _MOST_ON_A_LINE, keep=_least(columns, line, name)) for line in lines]
+        )
+        records = [_curve_record(r, axis, name, factor, text) for r in take(columns, drawn, wanted)]
         records.sort(key=lambda r: (r["series"], r["x"]))
         if least:
             for precision in dict.fromkeys(r["series"] for r in records):
@@ -505,7 +513,7 @@ def front_figure(columns: Columns, labels: Labels) -> Figure | None:
     energy_j = columns["energy_per_sample_j"]
     series = _front_series(columns)
     for chosen in groups(columns, ("model",), fits)[:MOST_PANELS]:
-        on_front = front_of(time_s[chosen], energy_j[chosen])
+        on_front = pareto_front(np.stack([time_s[chosen], energy_j[chosen]], axis=1))
         if len(chosen) < 3:  # noqa: PLR2004 (two points are no front)
             continue
         n_front += int(on_front.sum())
@@ -545,21 +553,17 @@ def front_figure(columns: Columns, labels: Labels) -> Figure | None:
     )
 
 
-def front_of(time_s: Any, energy_j: Any) -> Any:
-    """Return which points no other beats in both; of equal ones the first. [bool] [config]."""
-    order = np.lexsort((energy_j, time_s))
-    least = np.minimum.accumulate(energy_j[order])
-    on_front = np.zeros(len(order), dtype=np.bool_)
-    is_new = np.concatenate([[True], least[1:] < least[:-1]])
-    on_front[order] = is_new
-    return on_front
-
-
-def _thinned(rows: Rows, n_most: int) -> Rows:
-    """Return at most so many rows, evenly spread over the table."""
+def _thinned(rows: Rows, n_most: int, keep: int | None = None) -> Rows:
+    """Return about so many rows, evenly spread, both ends among them, and the one at an index to keep."""
     if len(rows) <= n_most:
         return rows
-    return rows[np.linspace(0, len(rows) - 1, n_most).astype(np.int64)]
+    places = np.linspace(0, len(rows) - 1, n_most).astype(np.int64)
+    return rows[np.union1d(places, [] if keep is None else [keep]).astype(np.int64)]
+
+
+def _least(columns: Columns, rows: Rows, name: str) -> int:
+    """Return which of some rows holds the least of a quantity."""
+    return int(np.argmin(columns[name][rows]))
 
 
 def _front_series(columns: Columns) -> tuple[str, tuple[str, ...]]:

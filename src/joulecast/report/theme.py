@@ -96,6 +96,7 @@ class Theme:
                 "alert-text": {"color": self.colours["alert"], "fontSize": 11},
                 "note": {"color": muted, "fontSize": 11},
                 "interval": {"color": ink, "strokeWidth": 1.4},
+                "halo": {"color": self.colours["paper"], "strokeWidth": 3.4},
                 "measured": {"stroke": ink, "fill": self.colours["paper"], "strokeWidth": 1.8},
             },
         }

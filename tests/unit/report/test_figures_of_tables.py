@@ -3,15 +3,12 @@
 import json
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from joulecast.explore.study import StudyPlan, study
 from joulecast.explore.sweep import sweep
 from joulecast.report.slices import columns_of
-from joulecast.report.table_figures import front_of, model_labels, table_figures
+from joulecast.report.table_figures import model_labels, table_figures
 
 pytest.importorskip("altair")
 
@@ -28,9 +25,6 @@ from joulecast.report.charts import (
 )
 
 GPU = "a100-sxm4-40gb"
-points = st.lists(
-    st.tuples(st.integers(1, 20).map(float), st.integers(1, 20).map(float)), min_size=1, max_size=40
-)
 
 
 @pytest.fixture(scope="module")
@@ -133,26 +127,14 @@ def test_a_figure_needs_a_panel():
         Figure(name="x", title="", caption="", panels=())
 
 
-class TestFront:
-    @given(points)
-    def test_holds_exactly_what_no_other_beats(self, pairs):
-        time_s, energy_j = (np.array(column) for column in zip(*pairs, strict=True))
-        on_front = front_of(time_s, energy_j)
-
-        for i, (t, e) in enumerate(pairs):
-            beaten = any(
-                (t2 <= t and e2 <= e) and (t2 < t or e2 < e) for j, (t2, e2) in enumerate(pairs) if j != i
-            )
-            if on_front[i]:
-                assert not beaten
-            else:
-                assert beaten or any(on_front[j] and pairs[j] == (t, e) for j in range(len(pairs)) if j != i)
-
-    @given(points)
-    def test_falls_in_energy_as_it_rises_in_time(self, pairs):
-        time_s, energy_j = (np.array(column) for column in zip(*pairs, strict=True))
-        line = sorted(pair for pair, on in zip(pairs, front_of(time_s, energy_j), strict=True) if on)
+def test_the_front_is_marked_and_joined(figures):
+    for panel in figures["front"].panels:
+        marks = [r for r in records(panel.chart) if r["on_front"]]
+        line = sorted({(r["x"], r["y"]) for r in marks})
+        assert line
         assert all(t < t2 and e > e2 for (t, e), (t2, e2) in pairwise(line))
+        for other in records(panel.chart):
+            assert any(r["x"] <= other["x"] and r["y"] <= other["y"] for r in marks)
 
 
 class TestLabels:

@@ -4,6 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 pytest.importorskip("altair")
@@ -146,6 +147,23 @@ class TestReport:
         result.save(tmp_path / "r.csv")
         pages = [report, report_page(load_sweep(tmp_path / "r.csv"))]
         assert [f.caption for f in figures_of(pages[0])] == [f.caption for f in figures_of(pages[1])]
+
+    def test_of_two_cards_has_the_memory_of_each(self):
+        two = sweep({"model": "distilbert", "gpu": [GPU, "t4"], "precision": "fp16"})
+        names = [figure.name for figure in figures_of(report_page(two))]
+        assert {f"memory-{GPU}", "memory-t4"} <= set(names)
+        assert len(set(names)) == len(names)
+
+    def test_of_a_long_table_draws_a_part_that_keeps_the_best(self, result):
+        limits = np.linspace(100.0, 400.0, 301)
+        table = sweep(
+            {"model": "distilbert", "gpu": GPU, "precision": "bf16", "power_limit_w": limits.tolist()}
+        )
+        (figure,) = (f for f in figures_of(report_page(table)) if "energy" in f.name)
+        best = limits[np.argmin(table["energy_per_sample_j"])]
+        document = json.dumps(figure.panels[0].chart.to_dict())
+        assert document.count('"shown"') < 200
+        assert f'"x": {best}' in document
 
     def test_says_where_parameters_differ(self, result):
         changed = result.where(result["precision"] == "fp32")
