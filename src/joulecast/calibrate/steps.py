@@ -148,7 +148,12 @@ STEP_POWER_PARAMETERS: Final = (
     *(f"power.{family}_j_per_flop" for family in PATH_FAMILIES),
     *("power.j_per_byte", "power.gddr_ratio", "power.l2_share"),
     *("power.tsmc12_ratio", "power.samsung8_ratio"),
-    *("power.working_limit_share", "power.gddr_working_ratio", "power.leakage_share", "power.limit_ratio"),
+    *(
+        "power.working_limit_share",
+        "power.gddr_working_ratio",
+        "power.waiting_constant_share",
+        "power.limit_ratio",
+    ),
     "power.voltage_exponent",
     *(
         f"power.{node}_voltage_{what}"
@@ -160,6 +165,9 @@ STEP_POWER_PARAMETERS: Final = (
 
 #: Weight of one operator beside one step in the joint stages. [1]
 _OPERATOR_WEIGHT: Final = 0.4
+
+#: Pull towards the definitions: with less, cards that lack a fold's data drift from what the others say. [1]
+_PRIOR_WEIGHT: Final = 0.25
 
 #: Large folds of each kind that decide whether a stage is kept. [1]
 _DECIDING_FOLDS: Final = 12
@@ -213,7 +221,13 @@ def fit_steps(
     results: list[StageResult] = []
     held_out = held_out_error(records, folds, current, earlier)
     for name, parameters in stages.items():
-        stage = Stage(name=name, parameters=parameters, problem=problem, n_evaluations=n_evaluations)
+        stage = Stage(
+            name=name,
+            parameters=parameters,
+            problem=problem,
+            n_evaluations=n_evaluations,
+            prior_weight=_PRIOR_WEIGHT,
+        )
         found = fit_stage(stage, current)
         tried = {**current, **found.values}
         after = held_out_error(records, folds, tried, [*earlier, *results, found])

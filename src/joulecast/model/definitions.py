@@ -362,12 +362,12 @@ def _power() -> Iterator[Parameter]:
         "how voltage rises from its floor with the clock, where unmeasured: 1 is a line",
     )
     yield Parameter(
-        "power.leakage_share",
-        0.3,
+        "power.waiting_constant_share",
+        0.8,
         "1",
         0.0,
         1.0,
-        "part of waiting beyond idle that goes with voltage squared",
+        "part of waiting beyond idle that the clock does not change",
     )
     yield Parameter("power.limit_ratio", 0.98, "1", 0.8, 1.0, "short-window power that a limit lets through")
 

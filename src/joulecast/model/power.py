@@ -76,12 +76,14 @@ def waiting_power_w(clock_hz: Floats | float, device: Device, values: Values) ->
 
     Notes
     -----
-    From idle to waiting: one part goes with the clock, the other, leakage, with voltage squared.
+    From idle to waiting: one part, memory at its rate and the board's regulators, whatever the clock; the
+    other switches with it, as ``f V^2``.
     """
-    top = np.maximum(voltage_squared_ratio(device.max_clock_hz, device, values) - 1.0, 1e-9)
-    leakage = (voltage_squared_ratio(clock_hz, device, values) - 1.0) / top
-    share = values["power.leakage_share"]
-    rise = (1.0 - share) * np.asarray(clock_hz) / device.max_clock_hz + share * leakage
+    highest = voltage_squared_ratio(device.max_clock_hz, device, values)
+    voltage = voltage_squared_ratio(clock_hz, device, values)
+    switching = np.asarray(clock_hz) / device.max_clock_hz * voltage / highest
+    share = values["power.waiting_constant_share"]
+    rise = share + (1.0 - share) * switching
     power_w: Floats = device.idle_power_w + (device.waiting_power_w - device.idle_power_w) * rise
     return power_w
 
