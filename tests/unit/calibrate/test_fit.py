@@ -19,7 +19,6 @@ from joulecast.calibrate.ops import OperatorRecords
 from joulecast.calibrate.stages import JointProblem, Stage, fit_stage, mean_error
 from joulecast.calibrate.steps import (
     centred,
-    gpu_folds,
     residual_quantiles,
     step_problem,
     step_residuals,
@@ -225,11 +224,6 @@ def test_sources_count_by_the_root_of_their_rows():
 def test_thinning_keeps_measured_rows_of_every_source():
     unmeasured = replace(steps()[0], step_time_s=float("nan"), mean_power_w=float("nan"))
     assert len(thinned([*steps(), unmeasured], 2, seed=0)) == 6
-
-
-def test_folds_cover_every_gpu_once():
-    folds = gpu_folds(steps(), 2)
-    assert sorted(slug for fold in folds for slug in fold) == ["a100-pcie-40gb", "t4", "v100-sxm2-16gb"]
 
 
 def test_residuals_need_enough_rows():

@@ -35,7 +35,17 @@ def records(toy_trace):
     for i, gigabytes in enumerate(np.linspace(1, 40, 40)):
         workload = load(gigabytes, table)
         peak = memory_use(workload, truth).process_bytes
-        made.append(MemoryRecord(source=f"s{i % 2}", workload=workload, data_parallel=False, peak_bytes=peak))
+        made.append(
+            MemoryRecord(
+                run_id=f"r{i}",
+                source=f"s{i % 2}",
+                model="m",
+                gpu="a100-sxm4-80gb",
+                workload=workload,
+                data_parallel=False,
+                peak_bytes=peak,
+            )
+        )
     return made
 
 

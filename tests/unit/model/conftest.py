@@ -102,6 +102,7 @@ def _plain() -> dict[str, float]:
         "product.wave_tail": 0.0,
         "product.batched_ratio": 1.0,
         "product.dual_issue_ratio": 1.0,
+        "product.wide_issue_ratio": 1.0,
         "bandwidth.l2_gain": 1.0,
         "bandwidth.ramp_s": 0.0,
         "bandwidth.ecc_ratio": 1.0,

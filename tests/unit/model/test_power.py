@@ -37,7 +37,12 @@ def test_voltage_is_flat_then_rises_to_the_measured_ratio(plain, a100):
 
 def test_an_unmeasured_voltage_is_a_parameter(plain):
     gpu = load_gpu("t4")
-    values = {**plain, "power.voltage_max_ratio": 1.4, "power.voltage_flat_share": 0.5}
+    values = {
+        **plain,
+        "power.tsmc12_voltage_max_ratio": 1.4,
+        "power.tsmc12_voltage_flat_share": 0.5,
+        "power.voltage_exponent": 1.0,
+    }
     device = device_of(gpu)
     assert power.voltage_squared_ratio(0.5 * gpu.max_clock_hz, device, values) == pytest.approx(1.0)
     assert power.voltage_squared_ratio(0.75 * gpu.max_clock_hz, device, values) == pytest.approx(1.2**2)
@@ -61,7 +66,7 @@ def test_power_is_static_plus_work_plus_traffic(gemm, plain, a100):
         **plain,
         "power.tensor16_j_per_flop": 1e-12,
         "power.j_per_byte": 100e-12,
-        "power.static_limit_share": 0.0,
+        "power.working_limit_share": 0.0,
         "power.l2_share": 1.0,
     }
     table = gemm(8192, 8192, 8192, "bf16")
