@@ -20,8 +20,11 @@ __all__ = [
     "__version__",
     "cost",
     "forecast",
+    "load_sweep",
     "predict",
     "recommend",
+    "sensitivity",
+    "sweep",
     "trace",
     "validate",
 ]
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from joulecast.errors import JoulecastError
     from joulecast.explore.forecast import forecast
     from joulecast.explore.recommend import recommend
+    from joulecast.explore.sensitivity import sensitivity
+    from joulecast.explore.sweep import sweep
+    from joulecast.explore.table import load_sweep
     from joulecast.explore.whole_run import Site, TrainingPlan, cost
     from joulecast.prediction import predict
     from joulecast.results import Prediction, Predictions, Quantity
@@ -49,7 +55,10 @@ _HOME_OF = {
     "cost": "joulecast.explore.whole_run",
     "forecast": "joulecast.explore.forecast",
     "predict": "joulecast.prediction",
+    "load_sweep": "joulecast.explore.table",
     "recommend": "joulecast.explore.recommend",
+    "sensitivity": "joulecast.explore.sensitivity",
+    "sweep": "joulecast.explore.sweep",
     "trace": "joulecast.characterisation",
     "validate": "joulecast.calibrate.validation",
 }

@@ -21,8 +21,11 @@ from joulecast.explore.space import Space, check_space, space_of
 from joulecast.explore.table import SweepResult, check_format, concatenate, join_files, table_bytes
 from joulecast.model.parameters import ParameterSet, load_parameters
 
-#: Configurations evaluated in one pass over arrays, and of one part of a file.
+#: Most configurations, and most loads, evaluated in one pass over arrays: what fits a processor's caches.
 PASS_SIZE: Final = 8_192
+PASS_LOADS: Final = 256
+
+#: Configurations of one part of a file.
 BLOCK_SIZE: Final = 65_536
 
 
@@ -66,8 +69,9 @@ def _passes(
     grid: Grid, start: int, stop: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[SweepResult]:
     """Yield the passes over a range of configurations."""
-    for first in range(start, stop, PASS_SIZE):
-        last = min(first + PASS_SIZE, stop)
+    size = min(PASS_SIZE, PASS_LOADS * grid.space.n_sharing_a_load)
+    for first in range(start, stop, size):
+        last = min(first + size, stop)
         yield grid.block(first, last)
         if progress is not None:
             progress(last - first)
