@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 N_BATCHES: Final = (15, 150)
+OWN_STEPS: Final = 0
 LEAST_RATE: Final = 50_000
 MOST_GROWTH: Final = 1.3
 N_PROCESSES: Final = 2
@@ -38,6 +39,17 @@ def space(n_batches: int) -> dict[str, Any]:
     }
 
 
+def own_steps() -> dict[str, Any]:
+    """Return a grid whose configurations share no rows: each is a step of its own."""
+    return {
+        "model": "bert-base",
+        "gpu": ["a100-sxm4-40gb", "t4", "h100-sxm5-80gb"],
+        "precision": ["fp32", "bf16"],
+        "seq_len": {"start": 32, "stop": 512, "step": 32},
+        "batch_per_gpu": {"start": 1, "stop": 512, "step": 1},
+    }
+
+
 def measure(n_batches: int) -> None:
     """Sweep in this process and its children; print configurations, seconds and bytes."""
     from joulecast.explore.sweep import in_processes, save_sweep
@@ -45,7 +57,8 @@ def measure(n_batches: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "r.parquet"
         start_s = time.perf_counter()
-        n = save_sweep(space(n_batches), path, spread=in_processes(N_PROCESSES))
+        grid = own_steps() if n_batches == OWN_STEPS else space(n_batches)
+        n = save_sweep(grid, path, spread=in_processes(N_PROCESSES))
         wall_s = time.perf_counter() - start_s
         size_bytes = path.stat().st_size
     own, child = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -76,18 +89,20 @@ def main() -> None:
     """Measure, print and judge."""
     memory = []
     rates = []
-    for n_batches in N_BATCHES:
+    for n_batches in (*N_BATCHES, OWN_STEPS):
         done = subprocess.run(
             [sys.executable, __file__, str(n_batches)], capture_output=True, text=True, check=True
         )
         n, wall_s, cpu_s, own_bytes, child_bytes, size_bytes = map(float, done.stdout.split())
-        rates.append(n / cpu_s * N_PROCESSES)
-        memory.append((own_bytes, child_bytes))
+        what = "steps of their own" if n_batches == OWN_STEPS else "configurations"
         print(
-            f"{n:.0f} configurations in {wall_s:.1f} s on {N_PROCESSES} processes: {n / wall_s:.0f}/s, "
+            f"{n:.0f} {what} in {wall_s:.1f} s on {N_PROCESSES} processes: {n / wall_s:.0f}/s, "
             f"{n / cpu_s:.0f} per CPU second; peak memory {own_bytes / 1e6:.0f} MB here, "
             f"{child_bytes / 1e6:.0f} MB in a process; file {size_bytes / n:.0f} bytes each"
         )
+        if n_batches != OWN_STEPS:
+            rates.append(n / cpu_s * N_PROCESSES)
+            memory.append((own_bytes, child_bytes))
     other_s = of_llm_analysis()
     print(
         "llm-analysis is not installed"

@@ -7,6 +7,7 @@ length, written block by block, so that memory stays flat and an interrupted swe
 import hashlib
 import json
 import shutil
+import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
@@ -15,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
+from joulecast import __version__
 from joulecast.errors import UsageError
 from joulecast.explore.grid import Grid
 from joulecast.explore.space import Space, check_space, space_of
@@ -124,7 +126,13 @@ def in_processes(n_processes: int) -> Spread:
     """Return what evaluates blocks in so many processes of this machine."""
 
     def spread(tasks: Iterable[BlockTask]) -> Blocks:
-        with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn")) as pool:
+        # whoever interrupts speaks to the parent, which lets running blocks end
+        with ProcessPoolExecutor(
+            n_processes,
+            mp_context=get_context("spawn"),
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_IGN),
+        ) as pool:
             futures = [pool.submit(task) for task in tasks]
             try:
                 for future in as_completed(futures):
@@ -208,7 +216,7 @@ def save_sweep(
 def _folder(target: Path, space: Space, parameters: ParameterSet) -> Path:
     """Return the folder of finished blocks, made or found; refuse that of another sweep."""
     folder = target.with_name(target.name + ".blocks")
-    asked = json.dumps([space.to_dict(), BLOCK_SIZE, asdict(parameters)], sort_keys=True)
+    asked = json.dumps([__version__, space.to_dict(), BLOCK_SIZE, asdict(parameters)], sort_keys=True)
     digest = hashlib.sha256(asked.encode()).hexdigest()
     label = folder / "sweep.txt"
     if not folder.exists():
