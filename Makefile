@@ -58,10 +58,11 @@ validation: $(FULL)  ## predict every public measurement; write docs/validation.
 study: $(FULL)  ## predict the study's six models; write docs/study.md
 	$(BIN)/python scripts/write_study
 
-benchmarks: $(FULL)  ## speed of predict and trace
+benchmarks: $(FULL)  ## speed of predict, trace and sweep
 	$(BIN)/python benchmarks/predict_process.py
 	$(BIN)/python benchmarks/trace_overhead.py
 	$(BIN)/python benchmarks/trace_llama.py
+	$(BIN)/python benchmarks/sweep_rate.py
 
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

@@ -23,10 +23,13 @@ __all__ = [
     "combine",
     "cost",
     "forecast",
+    "load_sweep",
     "measure",
     "measure_command",
     "predict",
     "recommend",
+    "sensitivity",
+    "sweep",
     "trace",
     "validate",
 ]
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
     from joulecast.errors import JoulecastError
     from joulecast.explore.forecast import forecast
     from joulecast.explore.recommend import recommend
+    from joulecast.explore.sensitivity import sensitivity
+    from joulecast.explore.sweep import sweep
+    from joulecast.explore.table import load_sweep
     from joulecast.explore.whole_run import Site, TrainingPlan, cost
     from joulecast.measure.command import measure_command
     from joulecast.measure.meter import Meter
@@ -63,7 +69,10 @@ _HOME_OF = {
     "cost": "joulecast.explore.whole_run",
     "forecast": "joulecast.explore.forecast",
     "predict": "joulecast.prediction",
+    "load_sweep": "joulecast.explore.table",
     "recommend": "joulecast.explore.recommend",
+    "sensitivity": "joulecast.explore.sensitivity",
+    "sweep": "joulecast.explore.sweep",
     "trace": "joulecast.characterisation",
     "validate": "joulecast.calibrate.validation",
 }

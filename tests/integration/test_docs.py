@@ -11,6 +11,7 @@ import pytest
 import joulecast
 from joulecast.cli.main import run
 from joulecast.explore.request import request_of
+from joulecast.explore.space import space_of
 from joulecast.results import MeasuredQuantity
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def readme_folder(tmp_path_factory):
 
 
 #: Pages whose commands and code are run.
-PAGES = ("README.md", "docs/recommend.md", "docs/whole-run.md")
+PAGES = ("README.md", "docs/recommend.md", "docs/whole-run.md", "docs/sweep.md")
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,8 @@ def test_decisions_are_listed():
     folder = ROOT / "docs" / "decisions"
     listed = set(re.findall(r"\]\((.*?\.md)\)", (folder / "README.md").read_text(encoding="utf-8")))
     assert {path.name for path in folder.glob("*.md")} - {"README.md"} <= listed
+
+
+def test_the_space_in_the_docs_is_one():
+    (block,) = blocks("docs/sweep.md", "toml")
+    assert len(space_of(tomllib.loads(block))) == 2 * 2 * 4 * 2 * 8

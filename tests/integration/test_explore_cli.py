@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -225,3 +227,30 @@ def test_forecast_of_a_record_refuses_to_be_told_what_ran(typed, tmp_path):
     code, _, err = typed("forecast", "bert-base", "--from", path, "-b", 8, *LENGTH)
     assert code == 2
     assert "leave out model, --batch-size" in err
+
+
+def keys_of(plain):
+    """Return every key of a document that is a name of the schema, not of a value's own."""
+    if isinstance(plain, list):
+        return set().union(*map(keys_of, plain))
+    if not isinstance(plain, dict):
+        return set()
+    free = ("candidates", "limits", "same_axis_frac", "kept_frac")
+    return set(plain) | set().union(*(keys_of(v) for k, v in plain.items() if k not in free), set())
+
+
+def test_every_key_is_documented(typed, tmp_path):
+    path = tmp_path / "steps.csv"
+    path.write_text("step,step_time_s,energy_j\n" + "".join(f"{i},0.5,30\n" for i in range(20)))
+    commands = (
+        ("recommend", "bert-base", "-g", "t4", "--n-gpus", "1,2", "--deadline", 40, *LENGTH),
+        ("cost", "bert-base", "-g", "t4", *LENGTH, "--eval-samples", 10),
+        ("forecast", "bert-base", "-g", "t4", "--from", path, *LENGTH),
+    )
+    text = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`([a-z_0-9]+)`", text)) | {"schema", "value", "low", "high", "runs"}
+    for command in commands:
+        code, out, _ = typed(*command, "--format", "json")
+        assert code == 0
+        keys = {key.removeprefix("low_").removeprefix("high_") for key in keys_of(json.loads(out))}
+        assert keys <= documented, keys - documented

@@ -68,8 +68,14 @@ def command(
     asked = _space(space, given, changes)
     fitted = load_parameters(parameters)
     if out is not None:
-        with counting(len(asked), "predicting") as progress:
-            n = save_sweep(asked, out, parameters=fitted, spread=_spread(processes, dask), progress=progress)
+        try:
+            with counting(len(asked), "predicting") as progress:
+                n = save_sweep(
+                    asked, out, parameters=fitted, spread=_spread(processes, dask), progress=progress
+                )
+        except KeyboardInterrupt:
+            click.echo(f"{out} is not finished: the same command goes on where it stopped", err=True)
+            raise
         click.echo(f"wrote {out}: {n} configurations")
         return
     if dask is not None or processes > 1:

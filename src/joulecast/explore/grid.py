@@ -1,19 +1,17 @@
-"""A block of a space, evaluated at once: settle its families, run the model on arrays, name the columns.
+"""A block of a space, evaluated at once: the model on arrays, and columns by name.
 
-In: a `Space`, parameters, the block. Out: `SweepResult`. A family is all configurations that differ
-in batch, number of GPUs, limits and clocks alone: it is settled once, by the code that settles a single
-prediction, and its batches come from one trace.
+In: a `Space`, parameters, the range of configurations. Out: `SweepResult`. The batches of a family come from
+one trace; configurations that differ in limit, clock or number of GPUs share its rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan
-from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from joulecast.errors import UnknownNameError, UsageError
+from joulecast.errors import UsageError
 from joulecast.estimates import (
     VERDICTS,
     Circumstances,
@@ -22,11 +20,13 @@ from joulecast.estimates import (
     interval_ratios,
     memory_verdicts,
 )
-from joulecast.explore.space import Integers, Space, batch_size_of
-from joulecast.explore.table import COLUMNS, TEXT_COLUMNS, Column, SweepResult
+from joulecast.explore.blocks import Block
+from joulecast.explore.families import Families, Family, one_line
+from joulecast.explore.space import Integers, Space
+from joulecast.explore.table import COLUMNS, Column, SweepResult, empty_column, texts
 from joulecast.hardware.spec import Gpu
 from joulecast.model.batch import Batch, loads_of
-from joulecast.model.comm import Ring, ring_of
+from joulecast.model.comm import Ring
 from joulecast.model.coverage import beyond_ranges, conditions, novelty, outside
 from joulecast.model.parameters import ParameterSet
 from joulecast.model.rows import Booleans
@@ -40,61 +40,23 @@ from joulecast.prediction import (
     uncounted_flags,
 )
 from joulecast.results import Origin
-from joulecast.scenario import (
-    DEFAULT_BATCH_SIZE,
-    Scenario,
-    SettledStep,
-    runs_flash,
-    settle_gpu,
-    settle_step,
-    workload_of,
-    workloads_of,
-)
+from joulecast.scenario import SettledStep, runs_flash, workload_of, workloads_of
 from joulecast.workload.table import Floats, Workloads, alone
 
-#: Keys that a family has one value of.
-_FAMILY_KEYS: Final = (
-    *("model", "gpu", "hardware", "n_sms", "mode", "precision", "optimizer", "attention"),
-    *("memory_format", "checkpointing", "clip", "image_size", "seq_len", "accumulate", "force"),
-)
 
-#: Families that are kept at hand.
-_MOST_FAMILIES: Final = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """What the configurations of a family share, or why there are none.
-
-    Attributes
-    ----------
-    asked : mapping
-        Values of `_FAMILY_KEYS`.
-    gpu, step : Gpu, SettledStep or None
-    reason : str
-        Why it cannot be predicted; empty where it can.
-    """
-
-    asked: Mapping[str, Any]
-    gpu: Gpu | None = None
-    step: SettledStep | None = None
-    reason: str = ""
-
-
-@dataclass(slots=True)
 class Grid:
-    """Evaluates blocks of a space; keeps the families of the last ones.
+    """Evaluates blocks of a space; keeps what the last ones were settled to.
 
-    Attributes
+    Parameters
     ----------
     space : Space
     parameters : ParameterSet
     """
 
-    space: Space
-    parameters: ParameterSet
-    _families: dict[int, _Family] = field(default_factory=dict)
-    _cards: dict[tuple[int, ...], Ring | str] = field(default_factory=dict)
+    def __init__(self, space: Space, parameters: ParameterSet) -> None:
+        self.space = space
+        self.parameters = parameters
+        self._families = Families(space)
 
     def block(self, start: int, stop: int) -> SweepResult:
         """Return the predictions of the configurations from ``start`` up to ``stop``.
@@ -104,267 +66,24 @@ class Grid:
         UnknownNameError
             A model or a card is unknown.
         """
-        block = _Block.of(self, start, stop)
+        block = Block.of(self._families, start, stop)
         columns = block.configuration_columns()
         good = np.flatnonzero(block.reasons == "")
         for name in COLUMNS:
             if name not in columns:
-                columns[name] = _empty(name, len(block))
+                columns[name] = empty_column(name, len(block))
         if good.size:
-            for name, values in _predicted(block, good).items():
+            for name, values in _predicted(block, good, self.parameters).items():
                 columns[name][good] = values
         columns["skipped_reason"] = block.reasons
         return SweepResult(columns={name: columns[name] for name in COLUMNS})
-
-    def family(self, number: int) -> _Family:
-        """Return a family by its number: the position of its values, the last key fastest."""
-        if number not in self._families:
-            if len(self._families) >= _MOST_FAMILIES:
-                self._families.clear()
-            self._families[number] = self._settled(number)
-        return self._families[number]
-
-    def _settled(self, number: int) -> _Family:
-        keys, shape = self.family_axes()
-        places = np.unravel_index(number, shape) if keys else ()
-        chosen = {key: self.space.axes[key][i] for key, i in zip(keys, places, strict=True)}
-        asked = {key: value for key, value in chosen.items() if value is not None}
-        try:
-            scenario = Scenario(**asked)
-            gpu = settle_gpu(scenario).gpu
-            step = settle_step(scenario)
-        except UnknownNameError:
-            raise
-        except UsageError as error:
-            return _Family(asked=asked, reason=_one_line(error))
-        return _Family(asked=asked, gpu=gpu, step=step)
-
-    def family_axes(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Return the keys that families differ in, and how many values each has."""
-        keys = tuple(key for key in _FAMILY_KEYS if key in self.space.axes)
-        return keys, tuple(len(self.space.axes[key]) for key in keys)
-
-    def ring(self, key: tuple[int, ...], family: _Family, n_gpus: int, parallel: str | None) -> Ring | str:
-        """Return what joins the GPUs of a job of a family's card, or why they cannot."""
-        if key not in self._cards:
-            try:
-                asked = {
-                    k: family.asked[k] for k in ("model", "gpu", "hardware", "n_sms") if k in family.asked
-                }
-                cards = settle_gpu(Scenario(**asked, n_gpus=n_gpus, parallel=parallel))
-                self._cards[key] = ring_of(n_gpus, cards.gpu.link_between(n_gpus))
-            except UsageError as error:
-                self._cards[key] = _one_line(error)
-        return self._cards[key]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def _empty(name: str, n: int) -> Column:
-    """Return a column without values."""
-    return np.full(n, None, dtype=object) if name in TEXT_COLUMNS else np.full(n, nan)
-
-
-def _texts(values: Sequence[Any]) -> Column:
-    """Return texts as an object array, whatever they are."""
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
-
-
-@dataclass(slots=True)
-class _Block:
-    """Configurations as asked for; arrays [config] unless they say [family]."""
-
-    grid: Grid
-    families: list[_Family]
-    family_of: Integers
-    n_gpus: Integers
-    parallel: Column
-    micro_batch: Floats
-    limit_w: Floats
-    locked_hz: Floats
-    rings: list[Ring | None]
-    ring_number: Integers
-    reasons: Column
-
-    def __len__(self) -> int:
-        return len(self.family_of)
-
-    @classmethod
-    def of(cls, grid: Grid, start: int, stop: int) -> "_Block":
-        """Return the block, with the reason of what cannot be."""
-        axes, positions = grid.space.axes, grid.space.positions(start, stop)
-        n = len(next(iter(positions.values())))
-        keys, shape = grid.family_axes()
-        number = np.ravel_multi_index([positions[key] for key in keys], shape)
-        numbers, family_of = np.unique(number, return_inverse=True)
-
-        def column(key: str, default: float) -> Floats:
-            values = [nan if value is None else float(value) for value in axes.get(key, (default,))]
-            return np.array(values)[positions.get(key, np.zeros(n, dtype=np.int64))]
-
-        parallel = _texts(axes.get("parallel", (None,)))[
-            positions.get("parallel", np.zeros(n, dtype=np.int64))
-        ]
-        block = cls(
-            grid=grid,
-            families=[grid.family(int(i)) for i in numbers],
-            family_of=family_of,
-            n_gpus=np.where(np.isnan(column("n_gpus", 1)), 1, column("n_gpus", 1)).astype(np.int64),
-            parallel=parallel,
-            micro_batch=np.empty(0),
-            limit_w=column("power_limit_w", nan),
-            locked_hz=column("sm_clock_hz", nan),
-            rings=[],
-            ring_number=np.empty(0, dtype=np.int64),
-            reasons=_texts([""] * n),
-        )
-        block._take_batches(column("batch_per_gpu", nan), column("global_batch", nan))
-        block._take_cards(column("power_limit_frac", nan), numbers)
-        block._refuse(np.arange(n), family_of, [family.reason for family in block.families])
-        return block
-
-    def of_family(self, values: Sequence[float]) -> Floats:
-        """Return a number of each family for its configurations. [config]."""
-        return np.array(values, dtype=np.float64)[self.family_of]
-
-    def _refuse(self, where: Integers, number: Integers, reasons: Sequence[str]) -> None:
-        """Note why some configurations cannot be predicted, where no reason stands yet."""
-        given = _texts(reasons)[number]
-        new = (self.reasons[where] == "") & (given != "")
-        self.reasons[where[new]] = given[new]
-
-    def _take_batches(self, per_gpu: Floats, of_job: Floats) -> None:
-        accumulate = self.of_family([float(family.asked.get("accumulate", 1)) for family in self.families])
-        per_gpu = np.where(np.isnan(of_job), per_gpu, of_job / self.n_gpus)
-        micro = np.where(np.isnan(per_gpu), float(DEFAULT_BATCH_SIZE), per_gpu / accumulate)
-        self.micro_batch = np.floor(micro)
-        bad = np.flatnonzero(micro != self.micro_batch)
-        if not bad.size:
-            return
-        asked = np.stack([per_gpu, of_job, self.n_gpus, accumulate], axis=-1)[bad]
-        distinct, number = np.unique(asked, axis=0, return_inverse=True)
-        self._refuse(bad, number.ravel(), [_batch_reason(*row) for row in distinct.tolist()])
-
-    def _take_cards(self, fraction: Floats, family_numbers: Integers) -> None:
-        """Fill in limits and rings, and refuse what the cards cannot do."""
-        known = [family.gpu for family in self.families]
-        highest_w = self.of_family([gpu.max_power_limit_w if gpu else nan for gpu in known])
-        lowest_w = self.of_family([gpu.min_power_limit_w if gpu else nan for gpu in known])
-        default_w = self.of_family([gpu.power_limit_w if gpu else nan for gpu in known])
-        asked_w = np.where(np.isnan(fraction), self.limit_w, fraction * highest_w)
-        self.limit_w = np.where(np.isnan(asked_w), default_w, asked_w)
-        forced = self.of_family([float(bool(family.asked.get("force"))) for family in self.families]) > 0
-        self._take_rings(family_numbers)
-        over = (asked_w < lowest_w) | (asked_w > highest_w)
-        self._refuse_range(over & ~forced, asked_w, "power_limit_w")
-        low_hz = self.of_family([gpu.min_clock_hz if gpu else nan for gpu in known])
-        high_hz = self.of_family([gpu.max_clock_hz if gpu else nan for gpu in known])
-        off = (self.locked_hz < low_hz) | (self.locked_hz > high_hz)
-        self._refuse_range(off & ~forced, self.locked_hz, "sm_clock_hz")
-
-    def _refuse_range(self, bad: Booleans, values: Floats, key: str) -> None:
-        """Refuse values beyond the card's range, in the words of a single prediction."""
-        where = np.flatnonzero(bad)
-        if not where.size:
-            return
-        pairs = np.stack([self.family_of[where].astype(np.float64), values[where]], axis=-1)
-        distinct, number = np.unique(pairs, axis=0, return_inverse=True)
-        reasons = []
-        for i, value in distinct.tolist():
-            asked = self.families[int(i)].asked
-            names = ("model", "gpu", "hardware", "n_sms")
-            reasons.append(_reason({**{k: asked[k] for k in names if k in asked}, key: value}))
-        self._refuse(where, number.ravel(), reasons)
-
-    def _take_rings(self, family_numbers: Integers) -> None:
-        choices, parallel_number = np.unique(self.parallel.astype(str), return_inverse=True)
-        pairs = np.stack([self.family_of, self.n_gpus, parallel_number], axis=-1)
-        distinct, number = np.unique(pairs, axis=0, return_inverse=True)
-        rings: list[Ring | None] = []
-        reasons = []
-        for i, n_gpus, p in distinct.tolist():
-            family = self.families[i]
-            kind = None if choices[p] == "None" else str(choices[p])
-            key = (int(family_numbers[i]), n_gpus, -1 if kind is None else ("none", "ddp").index(kind))
-            ring = "" if family.gpu is None else self.grid.ring(key, family, n_gpus, kind)
-            rings.append(ring if isinstance(ring, Ring) else None)
-            reasons.append(ring if isinstance(ring, str) else "")
-        self.rings, self.ring_number = rings, number.ravel()
-        self._refuse(np.arange(len(self)), self.ring_number, reasons)
-
-    def wrapped(self) -> Booleans:
-        """Return whether the module is wrapped for data parallelism. [config]."""
-        chosen: Booleans = (self.parallel == "ddp") | ((self.parallel == None) & (self.n_gpus > 1))  # noqa: E711
-        return chosen
-
-    def configuration_columns(self) -> dict[str, Column]:
-        """Return the columns that echo what was asked."""
-        accumulate = self.of_family([float(family.asked.get("accumulate", 1)) for family in self.families])
-        per_gpu = self.micro_batch * accumulate
-        columns: dict[str, Column] = {
-            "n_gpus": self.n_gpus,
-            "parallel": np.where(self.wrapped(), "ddp", "none").astype(object),
-            "batch_per_gpu": per_gpu,
-            "global_batch": per_gpu * self.n_gpus,
-            "accumulate": accumulate.astype(np.int64),
-            "power_limit_w": self.limit_w,
-            "locked_sm_clock_hz": self.locked_hz,
-        }
-        for name in _FAMILY_COLUMNS:
-            values = [_family_value(family, name) for family in self.families]
-            if name in TEXT_COLUMNS:
-                columns[name] = _texts(values)[self.family_of]
-            elif name in ("checkpointing", "clip"):
-                columns[name] = np.array([bool(value) for value in values])[self.family_of]
-            else:
-                columns[name] = self.of_family([nan if value is None else value for value in values])
-        return columns
-
-
-_FAMILY_COLUMNS: Final = (
-    *("model", "gpu", "gpu_name", "n_sms", "precision", "mode", "seq_len", "image_size", "optimizer"),
-    *("memory_format", "attention", "checkpointing", "clip"),
-)
-
-
-def _family_value(family: _Family, name: str) -> Any:
-    """Return one column of a family: as settled, else as asked."""
-    if family.step is None or family.gpu is None:
-        return family.asked.get(name)
-    of_gpu = {"gpu": family.gpu.slug, "gpu_name": family.gpu.name, "n_sms": family.gpu.n_sms}
-    return of_gpu[name] if name in of_gpu else getattr(family.step, name)
-
-
-def _batch_reason(per_gpu: float, of_job: float, n_gpus: float, accumulate: float) -> str:
-    asked = {"n_gpus": int(n_gpus), "accumulate": int(accumulate)}
-    batch = {"batch_per_gpu": per_gpu} if np.isnan(of_job) else {"global_batch": of_job}
-    try:
-        batch_size_of({**asked, **batch})
-    except UsageError as error:
-        return _one_line(error)
-    raise AssertionError("a batch that divides was taken for one that does not")
-
-
-def _reason(asked: Mapping[str, Any]) -> str:
-    try:
-        settle_gpu(Scenario(**asked))
-    except UsageError as error:
-        return _one_line(error)
-    raise AssertionError("a card that can was taken for one that cannot")
-
-
-# --- prediction -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """Workloads of one family in a block, and what follows from them alone; arrays [size]."""
 
-    family: _Family
+    family: Family
     number: int
     loads: Workloads
     gpu: Gpu
@@ -374,7 +93,7 @@ class _Run:
     coverage_frac: Floats
 
     @classmethod
-    def of(cls, family: _Family, number: int, loads: Workloads) -> "_Run":
+    def of(cls, family: Family, number: int, loads: Workloads) -> "_Run":
         """Return the run of a family that could be settled."""
         assert family.gpu is not None
         assert family.step is not None
@@ -399,7 +118,7 @@ def _coverage_frac(loads: Workloads) -> Floats:
     return np.where(total > 0, moved @ table.counted / np.where(total > 0, total, 1.0), 1.0)
 
 
-def _runs(block: _Block, good: Integers) -> tuple[list[_Run], Integers]:
+def _runs(block: Block, good: Integers) -> tuple[list[_Run], Integers]:
     """Return the workloads of configurations, and the load of each: -1 where it cannot be. [config]."""
     load = np.full(len(good), -1)
     runs: list[_Run] = []
@@ -418,7 +137,7 @@ def _runs(block: _Block, good: Integers) -> tuple[list[_Run], Integers]:
 
 
 def _workloads(
-    block: _Block, where: Integers, family: _Family, sizes: Floats, which: Integers
+    block: Block, where: Integers, family: Family, sizes: Floats, which: Integers
 ) -> list[tuple[Integers, Workloads]]:
     """Return workloads of a family, with the indices of their sizes; refuses what cannot be traced."""
     assert family.gpu is not None
@@ -427,7 +146,7 @@ def _workloads(
     try:
         together = workloads_of(family.step, sizes, flash=flash)
     except UsageError as error:
-        block._refuse(where, np.zeros(len(where), dtype=np.int64), [_one_line(error)])
+        block.refuse(where, np.zeros(len(where), dtype=np.int64), [one_line(error)])
         return []
     if together is not None:
         return [(np.arange(len(sizes)), together)]
@@ -437,13 +156,13 @@ def _workloads(
             load = workload_of(family.step.at(size), flash=flash)
         except UsageError as error:
             mine = where[which == i]
-            block._refuse(mine, np.zeros(len(mine), dtype=np.int64), [_one_line(error)])
+            block.refuse(mine, np.zeros(len(mine), dtype=np.int64), [one_line(error)])
             continue
         found.append((np.array([i]), alone(load)))
     return found
 
 
-def _predicted(block: _Block, good: Integers) -> dict[str, Column]:
+def _predicted(block: Block, good: Integers, parameters: ParameterSet) -> dict[str, Column]:
     """Return the columns of a block's predictions; NaN where a trace refused. [good]."""
     runs, load = _runs(block, good)
     taken = np.flatnonzero(load >= 0)
@@ -460,7 +179,6 @@ def _predicted(block: _Block, good: Integers) -> dict[str, Column]:
         limit_w=block.limit_w[where],
         locked_clock_hz=locked_hz,
     )
-    parameters = block.grid.parameters
     run_of = np.repeat(np.arange(len(runs)), [len(run.loads) for run in runs])[load]
     factors = [_factors(parameters, run) for run in runs]
     found = scaled_steps(
@@ -480,7 +198,7 @@ def _predicted(block: _Block, good: Integers) -> dict[str, Column]:
 
 
 def _spread(name: str, column: Column, taken: Integers, n: int) -> Column:
-    whole = _empty(name, n)
+    whole = empty_column(name, n)
     whole[taken] = column
     return whole
 
@@ -605,11 +323,11 @@ def _facts(
 
 def _verdicts(found: StepPredictions, process: Estimate, around: Circumstances) -> dict[str, Column]:
     """Return columns of judgement."""
-    words = _texts([str(verdict) for verdict in VERDICTS])
+    words = texts([str(verdict) for verdict in VERDICTS])
     shares = {f"{bound}_time_share_frac": found.time_shares[:, i] for i, bound in enumerate(BOUNDS)}
     return {
         "memory_verdict": words[memory_verdicts(process, around.memory_bytes)],
-        "bound_by": _texts(BOUNDS)[found.bound],
+        "bound_by": texts(BOUNDS)[found.bound],
         **shares,
     }
 
@@ -621,14 +339,14 @@ def _words(
     runs, run_of = asked.runs, asked.run_of
     several = batch.ring.n_gpus > 1
     guesses = [("; ".join(guesses_of(run.gpu, 1)), "; ".join(guesses_of(run.gpu, 2))) for run in runs]
-    origins = _texts([str(Origin.DATASHEET), str(Origin.CALIBRATED)])
+    origins = texts([str(Origin.DATASHEET), str(Origin.CALIBRATED)])
     return {
         "origin": origins[asked.calibrated.astype(np.int64)],
-        "notes": _texts(["; ".join(run.loads.first.notes) or None for run in runs])[run_of],
+        "notes": texts(["; ".join(run.loads.first.notes) or None for run in runs])[run_of],
         "guesses": np.where(
             several,
-            _texts([pair[1] or None for pair in guesses])[run_of],
-            _texts([pair[0] or None for pair in guesses])[run_of],
+            texts([pair[1] or None for pair in guesses])[run_of],
+            texts([pair[0] or None for pair in guesses])[run_of],
         ),
         "flags": _flags(parameters, asked, batch, found),
     }
@@ -659,7 +377,7 @@ def _flags(parameters: ParameterSet, asked: _Asked, batch: Batch, found: StepPre
         axis=-1,
     )
     first, number = _distinct_rows(cases)
-    texts = []
+    lines = []
     for i in first.tolist():
         run = runs[run_of[i]]
         locked_hz = float(batch.locked_clock_hz[i])
@@ -686,8 +404,8 @@ def _flags(parameters: ParameterSet, asked: _Asked, batch: Batch, found: StepPre
             *beyond_flags(outside(size, parameters)),
             *uncounted_flags(run.loads.first.table),
         )
-        texts.append("; ".join(every) or None)
-    return _texts(texts)[number]
+        lines.append("; ".join(every) or None)
+    return texts(lines)[number]
 
 
 def _distinct_rows(rows: npt.NDArray[np.float64]) -> tuple[Integers, Integers]:

@@ -28,7 +28,7 @@ _STEP: Final = 0.02
 
 #: How far a property is changed at most, up or down, and in how many steps. [1]
 MOST_FACTOR: Final = 8.0
-_N_FACTORS: Final = 13
+_N_FACTORS: Final = 7
 _N_BISECTIONS: Final = 12
 
 #: What can be asked for: a quantity of a prediction that should grow.

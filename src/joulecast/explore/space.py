@@ -52,6 +52,9 @@ KEYS: Final[Mapping[str, type]] = {
 #: Configurations that people and programs are shown at once; a file holds any number.
 MOST_SHOWN: Final = 20_000
 
+#: Keys that change what a step meets, not what it computes.
+_SHARING: Final = ("parallel", "n_gpus", "power_limit_w", "power_limit_frac", "sm_clock_hz")
+
 REQUIRED_KEYS: Final = ("model", "gpu")
 
 #: A value that leaves the choice to the model or the card, as leaving out the key does.
@@ -83,6 +86,11 @@ class Space:
     def shape(self) -> tuple[int, ...]:
         """Number of values of each key. [1]."""
         return tuple(len(values) for values in self.axes.values())
+
+    @property
+    def n_sharing_a_load(self) -> int:
+        """Configurations that differ in what needs no rows of its own alone. [1]."""
+        return prod(len(self.axes.get(key, (None,))) for key in _SHARING)
 
     def positions(self, start: int, stop: int) -> dict[str, Integers]:
         """Return, by key, the index into its values of each configuration of a block. [config]."""

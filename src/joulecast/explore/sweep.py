@@ -7,6 +7,7 @@ length, written block by block, so that memory stays flat and an interrupted swe
 import hashlib
 import json
 import shutil
+import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
@@ -15,14 +16,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
+from joulecast import __version__
 from joulecast.errors import UsageError
 from joulecast.explore.grid import Grid
 from joulecast.explore.space import Space, check_space, space_of
 from joulecast.explore.table import SweepResult, check_format, concatenate, join_files, table_bytes
 from joulecast.model.parameters import ParameterSet, load_parameters
 
-#: Configurations evaluated in one pass over arrays, and of one part of a file.
+#: Most configurations, and most loads, evaluated in one pass over arrays: what fits a processor's caches.
 PASS_SIZE: Final = 8_192
+PASS_LOADS: Final = 256
+
+#: Configurations of one part of a file.
 BLOCK_SIZE: Final = 65_536
 
 
@@ -66,8 +71,9 @@ def _passes(
     grid: Grid, start: int, stop: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[SweepResult]:
     """Yield the passes over a range of configurations."""
-    for first in range(start, stop, PASS_SIZE):
-        last = min(first + PASS_SIZE, stop)
+    size = min(PASS_SIZE, PASS_LOADS * grid.space.n_sharing_a_load)
+    for first in range(start, stop, size):
+        last = min(first + size, stop)
         yield grid.block(first, last)
         if progress is not None:
             progress(last - first)
@@ -120,7 +126,13 @@ def in_processes(n_processes: int) -> Spread:
     """Return what evaluates blocks in so many processes of this machine."""
 
     def spread(tasks: Iterable[BlockTask]) -> Blocks:
-        with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn")) as pool:
+        # whoever interrupts speaks to the parent, which lets running blocks end
+        with ProcessPoolExecutor(
+            n_processes,
+            mp_context=get_context("spawn"),
+            initializer=signal.signal,
+            initargs=(signal.SIGINT, signal.SIG_IGN),
+        ) as pool:
             futures = [pool.submit(task) for task in tasks]
             try:
                 for future in as_completed(futures):
@@ -204,7 +216,7 @@ def save_sweep(
 def _folder(target: Path, space: Space, parameters: ParameterSet) -> Path:
     """Return the folder of finished blocks, made or found; refuse that of another sweep."""
     folder = target.with_name(target.name + ".blocks")
-    asked = json.dumps([space.to_dict(), BLOCK_SIZE, asdict(parameters)], sort_keys=True)
+    asked = json.dumps([__version__, space.to_dict(), BLOCK_SIZE, asdict(parameters)], sort_keys=True)
     digest = hashlib.sha256(asked.encode()).hexdigest()
     label = folder / "sweep.txt"
     if not folder.exists():

@@ -139,6 +139,18 @@ def _plain(name: str, column: Column) -> list[Any]:
     return [number(value) if value == value else None for value in values]  # noqa: PLR0124  (NaN)
 
 
+def texts(values: Sequence[Any]) -> Column:
+    """Return texts as an object array, whatever they are."""
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def empty_column(name: str, n_rows: int) -> Column:
+    """Return a column without values."""
+    return np.full(n_rows, None, dtype=object) if name in TEXT_COLUMNS else np.full(n_rows, np.nan)
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 _FORMATS: Final = (".parquet", ".csv")

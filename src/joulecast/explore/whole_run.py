@@ -413,11 +413,11 @@ def run_inputs(scenario: Scenario, plan: TrainingPlan, parameters: ParameterSet)
 def _evaluation_of(scenario: Scenario, training: Prediction) -> Scenario:
     """Return the forward pass of the same model with its task, at the same batch."""
     kept = {f.name: getattr(scenario, f.name) for f in fields(scenario)}
-    own = not training.model.startswith(("hf/", "config/"))
     return Scenario(
         **{
             **kept,
-            "model": scenario.model if own else training.model,
+            # without its task a name means the bare body in a forward pass
+            "model": training.model if "#" in training.model else scenario.model,
             "mode": "forward",
             "optimizer": None,
             "checkpointing": False,

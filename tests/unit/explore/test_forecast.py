@@ -1,5 +1,8 @@
 import json
+from contextlib import nullcontext
 from math import exp, log
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -246,6 +249,37 @@ def test_what_is_no_file_is_looked_up_in_the_store(monkeypatch):
         load_measured("3f2a")
     with pytest.raises(UsageError, match="no such file"):
         load_measured("steps.csv")
+
+
+class FakeStore:
+    """What the forecast asks of the measurement store."""
+
+    opened: ClassVar[list[str | None]] = []
+
+    @classmethod
+    def open(cls, url, *, create):
+        assert not create
+        cls.opened.append(url)
+        return nullcontext(cls())
+
+    def get(self, run_id):
+        row = {name: (float(value) if value[0].isdigit() else value) for name, value in ROW.items()}
+        full = row | {"step_time_s": {"value": 0.25, "low": 0.24, "high": 0.26}, "accumulate": 2}
+        return SimpleNamespace(
+            run_id=run_id + "-whole", row=row, measurement=SimpleNamespace(to_dict=lambda: full)
+        )
+
+
+def test_a_run_of_the_store_is_a_record(monkeypatch):
+    monkeypatch.setattr(
+        "joulecast.explore.measured_steps.import_module", lambda name: SimpleNamespace(Store=FakeStore)
+    )
+    found = load_measured("3f2a", store="sqlite:///runs.db")
+    assert FakeStore.opened == ["sqlite:///runs.db"]
+    assert found.source == "run 3f2a-whole"
+    assert found.step_time_s.log_sd > 0
+    assert found.scenario.accumulate == 2
+    assert found.scenario.power_limit_w == 60
 
 
 # --- whole runs -----------------------------------------------------------------------------------

@@ -103,3 +103,14 @@ def test_a_fraction_is_of_the_highest_limit():
     limit_w = scenario_of({"model": "bert-base", "gpu": "t4", "power_limit_frac": 0.8}).power_limit_w
     assert limit_w == pytest.approx(0.8 * 70)
     assert np.isfinite(limit_w)
+
+
+def test_configurations_that_share_a_load_are_counted():
+    values = {
+        **BASE,
+        "batch_per_gpu": [1, 2],
+        "n_gpus": [1, 2],
+        "power_limit_w": "60:70:5",
+        "sm_clock_hz": 1e9,
+    }
+    assert space_of(values).n_sharing_a_load == 2 * 3
