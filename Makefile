@@ -9,7 +9,7 @@ CORE := $(VENV)/.joulecast-core
 FULL := $(VENV)/.joulecast-full
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check format coverage validation study benchmarks clean
+.PHONY: help demo test test-fast check format coverage calibrate validation study benchmarks clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -52,6 +52,10 @@ format: $(FULL)  ## rewrite the sources as `check` wants them
 coverage: $(FULL)  ## run every test and show what they leave out
 	$(BIN)/python -m pytest --cov --cov-report=term-missing:skip-covered
 
+calibrate: $(FULL)  ## fit the shipped parameters to ../shared/data; write the set and docs/data/held_out.csv
+	$(BIN)/python -m joulecast.calibrate.fit --data ../shared/data \
+	    --out src/joulecast/model/fitted/default.toml --held-out docs/data/held_out.csv
+
 validation: $(FULL)  ## predict every public measurement; write docs/validation.md and the README's table
 	$(BIN)/python scripts/write_validation
 
@@ -63,6 +67,7 @@ benchmarks: $(FULL)  ## speed of predict, trace and sweep
 	$(BIN)/python benchmarks/trace_overhead.py
 	$(BIN)/python benchmarks/trace_llama.py
 	$(BIN)/python benchmarks/sweep_rate.py
+	$(BIN)/python benchmarks/objective.py ../shared/data/ops.parquet
 
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
