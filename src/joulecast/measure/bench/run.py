@@ -15,13 +15,14 @@ import numpy as np
 import joulecast
 from joulecast.errors import MissingExtraError, UsageError
 from joulecast.hardware.catalogue import load_gpu
-from joulecast.measure.bench.cases import HOST_CASES, Case, all_cases, case_of
+from joulecast.measure.bench.cases import Case, all_cases, case_of, columns_of
 from joulecast.measure.bench.choice import Search, expected_latency_s
 from joulecast.measure.bench.records import OperatorFile
 from joulecast.measure.record import mean_power_w
 from joulecast.measure.sensors import Component
 from joulecast.measure.window import Sampler, default_sensors
 from joulecast.model.parameters import ParameterSet
+from joulecast.workload.operator_table import HOST_PARAMETERS, KINDS, operator_table
 
 if TYPE_CHECKING:
     from joulecast.measure.bench.timing import Timer
@@ -40,8 +41,6 @@ _SAVE_EVERY_S: Final = 5.0
 _SENSED_S: Final = 0.6
 _LEAST_SENSED_LATENCY_S: Final = 5e-5
 
-_HOST_OPS: Final = frozenset(op for _, op in HOST_CASES)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownGroup:
@@ -52,7 +51,7 @@ class KnownGroup:
     name : str
     n_measured, n_left : int
     measured_over_expected : float or None
-        Geometric mean over its cases; None without any, or where a set expects nothing. [1]
+        Geometric mean over its cases; None without any. [1]
     standard_error : float or None
         Of its logarithm. [1]
     """
@@ -231,9 +230,6 @@ def _search(
 
 def _bytes_of(cases: Sequence[Case]) -> Any:
     """Return the traffic of each case, near what it keeps in memory; 0 for what is no operator. [bytes]"""
-    from joulecast.measure.bench.cases import columns_of
-    from joulecast.workload.operator_table import KINDS, operator_table
-
     found = np.zeros(len(cases))
     chosen = [i for i, case in enumerate(cases) if case.op in KINDS]
     table = operator_table(columns_of([cases[i] for i in chosen]))
@@ -327,7 +323,7 @@ class _Run:
         from joulecast.measure.run import product_units
 
         device = self._device.torch_device
-        if case.op in _HOST_OPS:
+        if case.op in HOST_PARAMETERS:
             return host_latency_s(case.op, device, self._timer), None
         with product_units("tf32" if case.dtype == "tf32" else "fp32-strict"):
             call = make_call(case, device)
