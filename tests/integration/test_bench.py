@@ -82,6 +82,20 @@ def test_a_bench_killed_by_ctrl_c_keeps_its_records(tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_reduce_for_real(tmp_path):
+    out = tmp_path / "ops.parquet"
+    arguments = ("--device", "cpu", "--n-gpus", "2", "--budget", "1", "--out", str(out))
+    command = [sys.executable, "-m", "joulecast", "bench", *arguments]
+    done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in parquet.read_table(out).to_pylist() if row["op"] == "all-reduce"]
+    assert {row["b"] for row in rows} == {2}
+    by_size = sorted((row["h"], row["latency_s"]) for row in rows)
+    assert len(by_size) > 2
+    assert 0 < by_size[0][1] < by_size[-1][1]
+
+
+@pytest.mark.slow
 def test_the_loop_s_short_form_closes(tmp_path):
     command = [sys.executable, str(ROOT / "scripts" / "loop"), "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=580, check=False)

@@ -34,6 +34,8 @@ BENCH_SCHEMA: Final = "joulecast/bench/1"
 _LONGEST_CALL_S: Final = 0.15
 #: Share of the device's memory that a case's operands and results may take, copies apart. [1]
 _MEMORY_FRAC: Final = 0.05
+#: Letters of a reason.
+_MOST_TEXT: Final = 200
 #: How often the file is written. [s]
 _SAVE_EVERY_S: Final = 5.0
 #: How long a case runs where a board's power is read, and the shortest latency whose power means something:
@@ -130,6 +132,7 @@ def bench(
     parameters: ParameterSet,
     *,
     device: str | None = None,
+    n_gpus: int = 1,
     dtypes: Sequence[str] = (),
     budget_s: float = 120.0,
     out: Path | str = "ops.parquet",
@@ -143,6 +146,8 @@ def bench(
         The set whose groups are checked.
     device : str, optional
         ``cuda`` or ``cpu``; a GPU where there is one by default.
+    n_gpus : int
+        Above 1, all-reduces between so many devices are timed first; on a processor, processes.
     dtypes : sequence of str
         Of `cases.DTYPES`; by default fp32 on a processor, all on a GPU.
     budget_s : float
@@ -169,13 +174,15 @@ def bench(
         from joulecast.measure.devices import find_device
     except ImportError as error:
         raise MissingExtraError("a benchmark needs torch: pip install 'joulecast[torch]'") from error
-    found = find_device(device)
+    found = find_device(device, n_local=n_gpus)
     if found.slug is None:
         raise UsageError(f"{found.name} is not in the catalogue: `joulecast gpus` lists what is")
     chosen = tuple(dtypes) or _default_dtypes(found)
     search, known = _search(parameters, found, chosen, file)
     with Sampler(default_sensors(found.sensor_names)[:1] if found.is_cuda else ()) as sampler:
         run = _Run(file, found, sampler, begin_s, budget_s, progress or (lambda _: None))
+        if n_gpus > 1:
+            run.all_reduces(n_gpus)
         ended = run.all(search)
     return Bench(
         device=found.name,
@@ -298,12 +305,27 @@ class _Run:
         finally:
             self._file.save()
 
+    def all_reduces(self, n_ranks: int) -> None:
+        """Time all-reduces between devices, unless the file has them."""
+        from joulecast.measure.bench.collectives import all_reduce_rows
+
+        known = [(row["op"], row["gpu"], row.get("b")) for row in self._file.rows]
+        if ("all-reduce", self._device.slug, n_ranks) in known:
+            return
+        try:
+            rows = all_reduce_rows(self._device.torch_device.type, n_ranks)
+        except Exception as error:  # torch: whatever ended a process; the operators can still be timed
+            self.failed["all-reduce"] = " ".join(str(error).split())[-_MOST_TEXT:]
+            return
+        source = self._source.replace(self.clock_name, "wall clock")
+        self._file.rows += [{**row, "gpu": self._device.slug, "source": source} for row in rows]
+
     def _case(self, case: Case) -> float | None:
         """Time a case and add its row; None if it cannot run."""
         try:
             latency_s, power_w = self._timed(case)
         except (RuntimeError, NotImplementedError, MemoryError) as error:  # torch: memory, no such kernel
-            self.failed.setdefault(case.group, " ".join(str(error).split())[:200])
+            self.failed.setdefault(case.group, " ".join(str(error).split())[:_MOST_TEXT])
             return None
         self._file.rows.append(
             {
