@@ -128,6 +128,16 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path):
     assert path.read_text() == "not parquet"
 
 
+def test_a_file_with_columns_of_its_own_is_left_alone(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {name: ["x"] for name in ("op", "phase", "gpu", "dtype", "mine")} | {"latency_s": [1.0]}
+    parquet.write_table(pa.table(columns), tmp_path / "ops.parquet")
+    with pytest.raises(RunsError, match="lost \\(mine\\)"):
+        OperatorFile(tmp_path / "ops.parquet")
+
+
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match="no folder"):
         OperatorFile(tmp_path / "missing" / "ops.parquet")
