@@ -9,7 +9,7 @@ CORE := $(VENV)/.joulecast-core
 FULL := $(VENV)/.joulecast-full
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check format coverage calibrate validation study benchmarks clean
+.PHONY: help demo test test-fast check format coverage calibrate validation study benchmarks loop campaign-quick clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -68,6 +68,12 @@ benchmarks: $(FULL)  ## speed of predict, trace and sweep
 	$(BIN)/python benchmarks/trace_llama.py
 	$(BIN)/python benchmarks/sweep_rate.py
 	$(BIN)/python benchmarks/objective.py ../shared/data/ops.parquet
+
+loop: $(FULL)  ## on this processor: time operators, calibrate, predict 16 training steps, run them, compare
+	$(BIN)/python scripts/loop --docs
+
+campaign-quick: $(FULL)  ## the GPU campaign's short form, on this processor
+	$(BIN)/python scripts/gpu_campaign --quick
 
 clean:  ## remove the environment and the caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

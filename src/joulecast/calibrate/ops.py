@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.errors import MissingExtraError, RunsError
-from joulecast.workload.operator_table import DIMENSIONS, KINDS, operator_table
+from joulecast.workload.operator_table import (
+    DIMENSIONS,
+    HOST_PARAMETERS,
+    HOST_PHASES,
+    KINDS,
+    operator_table,
+)
 from joulecast.workload.table import Floats, OpTable, Strings
 
 __all__ = ["EAGER_SOURCE", "KINDS", "OperatorRecords", "load_operator_records", "operator_records"]
@@ -25,19 +31,6 @@ EAGER_SOURCE: Final = "NeuSight"
 #: Part of ``source`` of what `joulecast bench` measured: on a GPU, launched one by one too.
 OWN_SOURCE: Final = "joulecast bench"
 _PROCESSOR: Final = "cpu"
-
-#: Phases of records that are no operators: a launch, or the host's work for one kernel or tensor.
-HOST_PHASES: Final = ("launch", "dispatch")
-
-#: Record of such a phase -> the parameter that it measures.
-HOST_PARAMETERS: Final[Mapping[str, str]] = {
-    "launch": "launch.kernel_s",
-    "forward-kernel": "host.forward_kernel_s",
-    "backward-kernel": "host.backward_kernel_s",
-    "copy-kernel": "host.copy_kernel_s",
-    "optimizer-kernel": "host.optimizer_kernel_s",
-    "parameter-tensor": "host.parameter_tensor_s",
-}
 
 #: Operators of several devices: kept in the file, and fitted by nobody yet.
 COLLECTIVES: Final = ("all-reduce",)

@@ -21,6 +21,14 @@ _INTERRUPTED_EXIT_CODE = 130
     help="What to time; a GPU if there is one, if not given.",
 )
 @click.option(
+    "--n-gpus",
+    "-n",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Above 1, time all-reduces between so many too; on a processor, processes.",
+)
+@click.option(
     "--budget",
     type=float,
     default=120.0,
@@ -48,6 +56,7 @@ _INTERRUPTED_EXIT_CODE = 130
 def command(
     *,
     device: str | None,
+    n_gpus: int,
     budget: float,
     out: str,
     dtypes: tuple[str, ...],
@@ -64,6 +73,7 @@ def command(
     found = bench(
         load_parameters(parameters),
         device=device,
+        n_gpus=n_gpus,
         dtypes=dtypes,
         budget_s=budget,
         out=out,

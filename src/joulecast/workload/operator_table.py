@@ -46,6 +46,19 @@ KINDS: Final[Mapping[str, OpKind]] = {
 #: Source: the trace of each in its foreach form, PyTorch 2.14.
 OPTIMIZER_STREAMS: Final = {"sgd": (1, 2, 1), "sgd-momentum": (4, 7, 4), "adamw": (8, 13, 8)}
 
+#: Phases of records that are no operators: a launch, or the host's work for one kernel or tensor.
+HOST_PHASES: Final = ("launch", "dispatch")
+
+#: Record of such a phase -> the parameter that it measures.
+HOST_PARAMETERS: Final[Mapping[str, str]] = {
+    "launch": "launch.kernel_s",
+    "forward-kernel": "host.forward_kernel_s",
+    "backward-kernel": "host.backward_kernel_s",
+    "copy-kernel": "host.copy_kernel_s",
+    "optimizer-kernel": "host.optimizer_kernel_s",
+    "parameter-tensor": "host.parameter_tensor_s",
+}
+
 #: Phase of a kernel that computes all gradients at once: the table calls it the backward pass.
 _SINGLE_BACKWARD: Final = (
     *(OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.BATCH_NORM, OpKind.POOL, OpKind.EMBEDDING),

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from joulecast.calibrate.ops import load_operator_records, operator_records
+from joulecast.calibrate.ops import load_host_parameters, load_operator_records, operator_records
 from joulecast.errors import RunsError
+from joulecast.workload.operator_table import DIMENSIONS
 
 _COLUMNS = (
     *("latency_s", "mean_power_w", "power_limit_w", "b", "m", "n", "k", "h", "c_in", "c_out"),
@@ -89,3 +90,61 @@ def test_the_shared_operators_load(shared_data):
     records = load_operator_records(shared_data / "ops.parquet")
     assert len(records) > 200_000
     assert np.all(records.table.bytes_moved > 0)
+
+
+def own_columns(*rows):
+    """Return columns of rows as `joulecast bench` writes them."""
+    names = ("op", "phase", "gpu", "dtype", "source")
+    found = {name: np.array([row.get(name, "") for row in rows]) for name in names}
+    for name in ("latency_s", "mean_power_w", *DIMENSIONS):
+        found[name] = np.array([float(row.get(name, np.nan)) for row in rows])
+    return found
+
+
+def own_row(op, phase="forward", gpu="cpu", latency_s=1e-3, **sizes):
+    return {
+        **{"op": op, "phase": phase, "gpu": gpu, "dtype": "fp32", "latency_s": latency_s},
+        **{"source": "joulecast bench 1", **sizes},
+    }
+
+
+def test_gradients_of_our_own_benchmarks_are_taken():
+    sizes = {"b": 1, "m": 64, "n": 32, "k": 16}
+    rows = [own_row("linear", phase, **sizes) for phase in ("forward", "dgrad", "wgrad")]
+    records = operator_records(own_columns(*rows))
+    assert records.table.phase.tolist() == ["forward", "dgrad", "wgrad"]
+    dimensions = [(t.m[i], t.n[i], t.k[i]) for t in [records.table] for i in range(3)]
+    assert dimensions == [(64, 32, 16), (64, 16, 32), (32, 16, 64)]
+    assert set(records.table.flop) == {2.0 * 64 * 32 * 16}
+
+
+def test_an_optimizer_step_is_the_mean_of_its_calls():
+    records = operator_records(own_columns(own_row("adamw", "optimizer", latency_s=8e-3, b=4, h=1000)))
+    assert records.table.n_calls[0] == 8
+    assert records.latency_s[0] == pytest.approx(1e-3)
+
+
+def test_dispatch_is_a_floor_on_gpus_and_a_part_of_the_time_on_a_processor():
+    rows = [own_row("add", gpu=gpu, b=8, h=8) for gpu in ("cpu", "t4")]
+    assert operator_records(own_columns(*rows)).is_eager.tolist() == [False, True]
+
+
+def test_launches_and_the_host_are_parameters_not_operators(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        own_row("add", b=8, h=8),
+        *(own_row("launch", "launch", latency_s=x) for x in (1e-6, 2e-6, 9e-6)),
+        own_row("forward-kernel", "dispatch", latency_s=7e-6),
+        own_row("all-reduce", b=2, h=1024),
+    ]
+    found = own_columns(*rows)
+    parquet.write_table(
+        pa.table({name: values.tolist() for name, values in found.items()}), tmp_path / "o.parquet"
+    )
+    records = load_operator_records(tmp_path / "o.parquet")
+    assert records.operator.tolist() == ["add"]
+    assert load_host_parameters(tmp_path / "o.parquet") == {
+        "launch.kernel_s": pytest.approx(2e-6),
+        "host.forward_kernel_s": pytest.approx(7e-6),
+    }

@@ -13,6 +13,12 @@ flags\t\t: fpu avx avx2 avx512f amx_bf16
 """
 
 
+@pytest.fixture(autouse=True)
+def every_core(monkeypatch):
+    """Forget how many threads this shell asks for."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
 @pytest.fixture
 def linux(tmp_path: Path) -> tuple[Path, Path]:
     cpuinfo, cpu0 = tmp_path / "cpuinfo", tmp_path / "cpu0"
@@ -62,3 +68,11 @@ def test_elsewhere_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_odd_cache_size(linux: tuple[Path, Path]) -> None:
     (linux[1] / "cache" / "index3" / "size").write_text("plenty")
     assert load_cpu(*linux).l2_bytes == (os.cpu_count() or 1) * 2**20
+
+
+@pytest.mark.parametrize(
+    ("asked", "n_sms"), [("3", 3), ("4,2", 4), ("", os.cpu_count()), ("many", os.cpu_count())]
+)
+def test_threads_that_pytorch_computes_with_are_multiprocessors(monkeypatch, asked, n_sms):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert load_cpu().n_sms == n_sms

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from joulecast.errors import UsageError
-from joulecast.workload.operator_table import DIMENSIONS
+from joulecast.workload.operator_table import DIMENSIONS, HOST_PARAMETERS, HOST_PHASES
 from joulecast.workload.table import Phase
 
 #: Types that products are timed in: ``tf32`` is FP32 on TF32 units.
@@ -21,13 +21,6 @@ DTYPES: Final = ("fp32", "tf32", "bf16", "fp16")
 
 _FORWARD, _DGRAD, _WGRAD = (str(phase) for phase in (Phase.FORWARD, Phase.DGRAD, Phase.WGRAD))
 _OPTIMIZER: Final = str(Phase.OPTIMIZER)
-
-#: Records of one number each: what a launch costs, and what the host does for one kernel or tensor.
-HOST_CASES: Final = (
-    ("launch", "launch"),
-    *(("dispatch", op) for op in ("forward-kernel", "backward-kernel", "copy-kernel")),
-    *(("dispatch", op) for op in ("optimizer-kernel", "parameter-tensor")),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +92,7 @@ def all_cases(dtypes: Sequence[str], *, channels_last: bool) -> list[Case]:
     unknown = sorted(set(dtypes) - set(DTYPES))
     if unknown or not dtypes:
         raise UsageError(f"unknown type {', '.join(unknown) or '(none)'}: choose of {', '.join(DTYPES)}")
-    found = [Case(op=op, phase=phase, dtype="fp32") for phase, op in HOST_CASES]
+    found = [Case(op=op, phase=host_phase(op), dtype="fp32") for op in HOST_PARAMETERS]
     for dtype in dtypes:
         found += _products(dtype)
         found += _convolutions(dtype, channels_last)
@@ -110,6 +103,12 @@ def all_cases(dtypes: Sequence[str], *, channels_last: bool) -> list[Case]:
         found += _image_streams(dtype, channels_last)
     found += _optimizers()
     return found
+
+
+def host_phase(op: str) -> str:
+    """Return the phase of a record that is no operator."""
+    launch, dispatch = HOST_PHASES
+    return launch if op == launch else dispatch
 
 
 def _sized(

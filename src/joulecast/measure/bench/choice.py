@@ -14,19 +14,22 @@ from joulecast.hardware.spec import Gpu
 from joulecast.measure.bench.cases import Case, columns_of, positions
 from joulecast.model.rows import rows_of
 from joulecast.model.time import kernel_time_s, row_costs
-from joulecast.workload.operator_table import KINDS, operator_table
+from joulecast.workload.operator_table import HOST_PARAMETERS, KINDS, operator_table
 from joulecast.workload.table import Floats
 
 #: How far a group may lie from the set before anything is measured, as a log ratio; it counts as one
 #: observation afterwards. [1] (guess: cards that a set has not seen lie 30-60 % off, operator by operator)
 _PRIOR_SPREAD: Final = 0.5
 
+#: A set may say that something costs the host nothing. [s]
+_LEAST_S: Final = 1e-9
+
 #: Type of a case -> precision policy under which the model takes the unit that the case uses.
 _POLICY: Final = {"fp32": "fp32-strict", "tf32": "tf32", "bf16": "bf16-pure", "fp16": "fp16-o2"}
 
 
 def expected_latency_s(cases: Sequence[Case], gpu: Gpu, values: Mapping[str, float]) -> Floats:
-    """Return what a parameter set expects of each case; NaN for those that are no kernels. [s] [case].
+    """Return what a parameter set expects of each case. [s] [case].
 
     Parameters
     ----------
@@ -35,7 +38,7 @@ def expected_latency_s(cases: Sequence[Case], gpu: Gpu, values: Mapping[str, flo
     values : mapping
         Parameters.
     """
-    expected = np.full(len(cases), np.nan)
+    expected = np.array([values.get(HOST_PARAMETERS.get(case.op, ""), np.nan) for case in cases])
     for dtype in sorted({case.dtype for case in cases}):
         chosen = [i for i, case in enumerate(cases) if case.dtype == dtype and case.op in KINDS]
         if not chosen:
@@ -99,7 +102,7 @@ class Search:
     ----------
     cases : sequence of Case
     expected_s : ndarray [case]
-        See `expected_latency_s`; NaN where nothing is expected: such a case is measured once.
+        See `expected_latency_s`.
     error_frac : float
         A group known better than this is left alone. [1]
     """
@@ -131,4 +134,4 @@ class Search:
             return
         group.measured.append(case)
         expected_s = self._expected_s[case.identity]
-        group.log_ratios.append(log(latency_s / expected_s) if expected_s > 0 else 0.0)
+        group.log_ratios.append(log(latency_s / max(expected_s, _LEAST_S)))

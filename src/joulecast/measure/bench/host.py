@@ -23,7 +23,7 @@ def host_latency_s(op: str, device: torch.device, timer: Timer) -> float:
     Parameters
     ----------
     op : str
-        Of `cases.HOST_CASES`.
+        A key of `HOST_PARAMETERS`.
     device : torch.device
     timer : Timer
     """

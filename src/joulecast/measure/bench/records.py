@@ -52,6 +52,11 @@ class OperatorFile:
             missing = sorted({"op", "phase", "gpu", "dtype", "latency_s"} - set(document.column_names))
             if missing:
                 raise RunsError(f"{path} lacks the columns {', '.join(missing)}: name another with --out")
+            strange = sorted(set(document.column_names) - set(COLUMNS))
+            if strange:
+                raise RunsError(
+                    f"{path} has columns that would be lost ({', '.join(strange)}): name another with --out"
+                )
             self.rows = document.to_pylist()
 
     def save(self) -> None:

@@ -15,13 +15,14 @@ import numpy as np
 import joulecast
 from joulecast.errors import MissingExtraError, UsageError
 from joulecast.hardware.catalogue import load_gpu
-from joulecast.measure.bench.cases import HOST_CASES, Case, all_cases, case_of
+from joulecast.measure.bench.cases import Case, all_cases, case_of, columns_of
 from joulecast.measure.bench.choice import Search, expected_latency_s
 from joulecast.measure.bench.records import OperatorFile
 from joulecast.measure.record import mean_power_w
 from joulecast.measure.sensors import Component
 from joulecast.measure.window import Sampler, default_sensors
 from joulecast.model.parameters import ParameterSet
+from joulecast.workload.operator_table import HOST_PARAMETERS, KINDS, operator_table
 
 if TYPE_CHECKING:
     from joulecast.measure.bench.timing import Timer
@@ -33,14 +34,14 @@ BENCH_SCHEMA: Final = "joulecast/bench/1"
 _LONGEST_CALL_S: Final = 0.15
 #: Share of the device's memory that a case's operands and results may take, copies apart. [1]
 _MEMORY_FRAC: Final = 0.05
+#: Letters of a reason.
+_MOST_TEXT: Final = 200
 #: How often the file is written. [s]
 _SAVE_EVERY_S: Final = 5.0
 #: How long a case runs where a board's power is read, and the shortest latency whose power means something:
 #: shorter kernels leave the board waiting for the host. [s]
 _SENSED_S: Final = 0.6
 _LEAST_SENSED_LATENCY_S: Final = 5e-5
-
-_HOST_OPS: Final = frozenset(op for _, op in HOST_CASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class KnownGroup:
     name : str
     n_measured, n_left : int
     measured_over_expected : float or None
-        Geometric mean over its cases; None without any, or where a set expects nothing. [1]
+        Geometric mean over its cases; None without any. [1]
     standard_error : float or None
         Of its logarithm. [1]
     """
@@ -131,6 +132,7 @@ def bench(
     parameters: ParameterSet,
     *,
     device: str | None = None,
+    n_gpus: int = 1,
     dtypes: Sequence[str] = (),
     budget_s: float = 120.0,
     out: Path | str = "ops.parquet",
@@ -144,6 +146,8 @@ def bench(
         The set whose groups are checked.
     device : str, optional
         ``cuda`` or ``cpu``; a GPU where there is one by default.
+    n_gpus : int
+        Above 1, all-reduces between so many devices are timed first; on a processor, processes.
     dtypes : sequence of str
         Of `cases.DTYPES`; by default fp32 on a processor, all on a GPU.
     budget_s : float
@@ -170,13 +174,15 @@ def bench(
         from joulecast.measure.devices import find_device
     except ImportError as error:
         raise MissingExtraError("a benchmark needs torch: pip install 'joulecast[torch]'") from error
-    found = find_device(device)
+    found = find_device(device, n_local=n_gpus)
     if found.slug is None:
         raise UsageError(f"{found.name} is not in the catalogue: `joulecast gpus` lists what is")
     chosen = tuple(dtypes) or _default_dtypes(found)
     search, known = _search(parameters, found, chosen, file)
     with Sampler(default_sensors(found.sensor_names)[:1] if found.is_cuda else ()) as sampler:
         run = _Run(file, found, sampler, begin_s, budget_s, progress or (lambda _: None))
+        if n_gpus > 1:
+            run.all_reduces(n_gpus)
         ended = run.all(search)
     return Bench(
         device=found.name,
@@ -231,9 +237,6 @@ def _search(
 
 def _bytes_of(cases: Sequence[Case]) -> Any:
     """Return the traffic of each case, near what it keeps in memory; 0 for what is no operator. [bytes]"""
-    from joulecast.measure.bench.cases import columns_of
-    from joulecast.workload.operator_table import KINDS, operator_table
-
     found = np.zeros(len(cases))
     chosen = [i for i, case in enumerate(cases) if case.op in KINDS]
     table = operator_table(columns_of([cases[i] for i in chosen]))
@@ -302,12 +305,27 @@ class _Run:
         finally:
             self._file.save()
 
+    def all_reduces(self, n_ranks: int) -> None:
+        """Time all-reduces between devices, unless the file has them."""
+        from joulecast.measure.bench.collectives import all_reduce_rows
+
+        known = [(row["op"], row["gpu"], row.get("b")) for row in self._file.rows]
+        if ("all-reduce", self._device.slug, n_ranks) in known:
+            return
+        try:
+            rows = all_reduce_rows(self._device.torch_device.type, n_ranks)
+        except Exception as error:  # torch: whatever ended a process; the operators can still be timed
+            self.failed["all-reduce"] = " ".join(str(error).split())[-_MOST_TEXT:]
+            return
+        source = self._source.replace(self.clock_name, "wall clock")
+        self._file.rows += [{**row, "gpu": self._device.slug, "source": source} for row in rows]
+
     def _case(self, case: Case) -> float | None:
         """Time a case and add its row; None if it cannot run."""
         try:
             latency_s, power_w = self._timed(case)
         except (RuntimeError, NotImplementedError, MemoryError) as error:  # torch: memory, no such kernel
-            self.failed.setdefault(case.group, " ".join(str(error).split())[:200])
+            self.failed.setdefault(case.group, " ".join(str(error).split())[:_MOST_TEXT])
             return None
         self._file.rows.append(
             {
@@ -327,7 +345,7 @@ class _Run:
         from joulecast.measure.run import product_units
 
         device = self._device.torch_device
-        if case.op in _HOST_OPS:
+        if case.op in HOST_PARAMETERS:
             return host_latency_s(case.op, device, self._timer), None
         with product_units("tf32" if case.dtype == "tf32" else "fp32-strict"):
             call = make_call(case, device)
