@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from joulecast.hardware.catalogue import load_gpu
 from joulecast.model.definitions import BANDWIDTH_CLASSES
 from joulecast.model.parameters import ParameterSet, definition
 from joulecast.workload.table import OpKind
+
+BENCH_FIT_SCHEMA: Final = "joulecast/bench-fit/1"
 
 _STREAMING: Final = (
     *(OpKind.ELEMENTWISE, OpKind.COPY, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.BATCH_NORM),
@@ -63,7 +65,8 @@ BENCH_STAGES: Final[Mapping[str, tuple[tuple[OpKind, ...], tuple[str, ...]]]] = 
             ),
             *("convolution.pointwise_ratio", "convolution.stride_ratio", "convolution.layout_traffic"),
             *("convolution.winograd_gain", "convolution.winograd_half", "convolution.winograd_traffic"),
-            *("convolution.depthwise_rate", "bandwidth.convolution", "bandwidth.depthwise"),
+            *("convolution.depthwise_rate", "convolution.depthwise_fp32_rate"),
+            *("bandwidth.convolution", "bandwidth.depthwise"),
             *("bandwidth.depthwise_dgrad", "bandwidth.depthwise_wgrad"),
         ),
     ),
@@ -101,6 +104,24 @@ class BenchFit:
     parameters: ParameterSet
     gpu: str
     stages: tuple[StageResult, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON document of ``joulecast calibrate --preset bench --format json``."""
+        return {
+            "schema": BENCH_FIT_SCHEMA,
+            "gpu": self.gpu,
+            "stages": [
+                {
+                    "name": stage.name,
+                    "n_rows": stage.n_rows,
+                    "error_before": stage.error_before,
+                    "error_after": stage.error_after,
+                    "changed": dict(stage.values),
+                    "at_bound": list(stage.at_bound),
+                }
+                for stage in self.stages
+            ],
+        }
 
 
 def fit_bench(

@@ -140,7 +140,7 @@ PRECISION_PARAMETERS: Final = (
     *(f"convolution.{f}.{p}" for f in ("tf32", "tensor16") for p in ("forward", "dgrad", "wgrad", "k_half")),
     *("convolution.layout_traffic", "convolution.alignment_ratio"),
     *("product.tf32.efficiency", "product.tf32.k_half", "product.tf32.tile_half"),
-    *("batch_norm.bf16_ratio", "bandwidth.elementwise_16bit"),
+    *("batch_norm.bf16_ratio", "bandwidth.elementwise_backward_16bit"),
 )
 STEP_TIME_PARAMETERS: Final = (*BASE_PARAMETERS, *CLASS_PARAMETERS, *PRECISION_PARAMETERS)
 

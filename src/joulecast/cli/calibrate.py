@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from joulecast.calibrate.as_published import fit_as_published
+from joulecast.calibrate.bench_fit import fit_bench
 from joulecast.calibrate.explain import explain
 from joulecast.calibrate.own import OwnOptions, calibrate_own, checkpoint_beside
 from joulecast.calibrate.validation import check_writable
@@ -13,7 +14,7 @@ from joulecast.cli.options import comma_list, format_option
 from joulecast.cli.show import show_csv, show_json, show_page
 from joulecast.errors import UsageError
 from joulecast.model.parameters import load_parameters, save_parameters
-from joulecast.report.calibrations import explanation_page, own_page, published_page
+from joulecast.report.calibrations import bench_fit_page, explanation_page, own_page, published_page
 from joulecast.report.tables import Sheet
 
 #: What ``--explain`` takes for the set of the package.
@@ -36,8 +37,8 @@ SHIPPED: Final = "shipped"
 )
 @click.option(
     "--preset",
-    type=click.Choice(("as-published",)),
-    help="The paper's own method, fitted and judged in sample, for comparison.",
+    type=click.Choice(("as-published", "bench")),
+    help="The paper's own method, in sample; or all that one device's `joulecast bench` shows.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", metavar="SET.toml", help="Where the set goes.")
@@ -73,6 +74,13 @@ def command(
         raise UsageError("name the file of the set with --out SET.toml")
     check_writable(out)
     parameters = load_parameters(start)
+    if preset == "bench":
+        if ops is None or runs is not None or only or per_model:
+            raise UsageError("--preset bench takes --ops alone: the file of one device's joulecast bench")
+        benched = fit_bench(ops, parameters, progress=_tell)
+        save_parameters(benched.parameters, out)
+        _show(benched.to_dict(), bench_fit_page(benched), output_format)
+        return
     if preset is not None:
         if runs is None or ops is not None or only or per_model:
             raise UsageError("--preset as-published takes --runs, and neither --ops, --only nor --per-model")

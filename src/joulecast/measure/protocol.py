@@ -16,7 +16,6 @@ from math import ceil, inf, sqrt
 from typing import Final
 
 import numpy as np
-from scipy.stats import t as student
 
 #: Steps of the first look, which sets how many make a window.
 _FEWEST_STEPS: Final = 3
@@ -110,6 +109,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean = float(np.mean(values))
     if len(values) < 2:  # noqa: PLR2004
         return mean, mean, mean
+    from scipy.stats import t as student
+
     half = float(student.ppf(0.95, len(values) - 1)) * standard_error_frac(values) * mean
     return mean, mean - half, mean + half
 

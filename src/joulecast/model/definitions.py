@@ -41,7 +41,7 @@ PATH_FAMILIES: Final = ("vector", "tf32", "tensor16")
 #: Memory-bound classes: kind, or kind and phase, or kind, phase and format.
 BANDWIDTH_CLASSES: Final = {
     "elementwise": (0.84, "elementwise kernels on 32-bit types"),
-    "elementwise_16bit": (0.8, "elementwise kernels on 16-bit types"),
+    "elementwise_backward_16bit": (0.7, "elementwise kernels on 16-bit gradients"),
     "copy": (0.85, "copies, casts, concatenations"),
     "softmax_forward": (0.68, "softmax forward"),
     "softmax_backward": (0.85, "softmax backward"),

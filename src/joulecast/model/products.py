@@ -83,7 +83,7 @@ def product_cycles(rows: Rows, values: Values) -> Floats:
 
     Notes
     -----
-    ``cycles = min over tiles (r, c) of waves x r c (k / s + k_half / o) 2 / (unit work per SM x e(r, c))``
+    ``cycles = min over tiles (r, c) of waves x 2 r c (k / (s e(r, c)) + k_half / o) / unit work per SM``
     with ``waves`` between ``ceil(x)`` and ``x = tiles x s / SMs``, ``s`` the parts that one with too few
     tiles is split into along K, ``o`` the tiles that an SM works on at once, hiding each other's start.
     ``e`` saturates in the harmonic mean of the tile's edges.
@@ -124,10 +124,10 @@ def tiled_cycles(
         start = k_half / np.clip(per_sm_tiles, 1.0, together)
         edge = 2.0 / (1.0 / height + 1.0 / width)
         share = edge / (edge + tile_half) * (_REFERENCE_EDGE + tile_half) / _REFERENCE_EDGE
-        work = 2.0 * height * width * (k / parts + start)
-        cycles = wave_count(per_sm_tiles, values) * work / (per_sm * np.minimum(share, 1.0))
+        needed = k / parts / (np.minimum(share, 1.0) * efficiency) + start
+        cycles = wave_count(per_sm_tiles, values) * 2.0 * height * width * needed / per_sm
         best = np.minimum(best, cycles)
-    return best / efficiency
+    return best
 
 
 def wave_count(n_tiles_per_sm: Floats, values: Values) -> Floats:

@@ -309,8 +309,8 @@ def _bandwidth_class(table: OpTable) -> Integers:
 
 def _class_name(kind: str, phase: str, channels_last: bool, depthwise: bool, short: bool) -> str:
     """Return the bandwidth class of a row; ``short`` types have fewer than 32 bits."""
-    if kind == OpKind.ELEMENTWISE and short:
-        return "elementwise_16bit"
+    if kind == OpKind.ELEMENTWISE and short and phase in _BACKWARD_PHASES:
+        return "elementwise_backward_16bit"
     if kind in (OpKind.GEMM, OpKind.BATCHED_GEMM):
         return "product"
     if kind == OpKind.CONVOLUTION and depthwise:

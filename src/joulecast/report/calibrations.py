@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Final
 
 from joulecast.calibrate.as_published import PUBLISHED, AsPublished
+from joulecast.calibrate.bench_fit import BenchFit
 from joulecast.calibrate.explain import Explanation
 from joulecast.calibrate.own import OwnCalibration
 from joulecast.calibrate.posterior import UNTOUCHED
@@ -168,3 +169,17 @@ def _parameters(e: Explanation) -> Sheet:
             for p in e.parameters
         ),
     )
+
+
+def bench_fit_page(fit: BenchFit) -> list[Sheet | str]:
+    """Return what a fit to one device's operators did, in sample."""
+    rows = tuple(
+        (s.name, str(s.n_rows), percent(s.error_before), percent(s.error_after), ", ".join(s.at_bound))
+        for s in fit.stages
+    )
+    return [
+        f"set for {fit.gpu}, from single operators alone; errors of the operators, in sample",
+        Sheet(
+            title="stages", columns=("stage", ">records", ">error before", ">after", "at a bound"), rows=rows
+        ),
+    ]

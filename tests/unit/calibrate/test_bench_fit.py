@@ -1,9 +1,12 @@
 """A fit to a device's own operators finds the parameters that made them."""
 
+import json
+
 import numpy as np
 import pytest
 
 from joulecast.calibrate.bench_fit import BENCH_STAGES, fit_bench
+from joulecast.cli.main import run
 from joulecast.errors import RunsError
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.measure.bench.cases import all_cases
@@ -91,3 +94,17 @@ def test_stages_name_parameters_that_exist_and_no_parameter_twice():
     assert len(set(names)) == len(names)
     assert all(definition(name).low < definition(name).high for name in names)
     assert np.all([name.split(".")[0] != "power" for name in names])
+
+
+def test_the_command_writes_a_set_for_the_device(tmp_path, capsys):
+    start = load_parameters()
+    written(tmp_path / "ops.parquet", {**start.values, **TRUTH})
+    out = tmp_path / "cpu.toml"
+    asked = ["calibrate", "--preset", "bench", "--ops", str(tmp_path / "ops.parquet"), "--out", str(out)]
+    assert run([*asked, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["gpu"]) == ("joulecast/bench-fit/1", "cpu")
+    assert all(stage["error_after"] <= stage["error_before"] for stage in document["stages"])
+    assert load_parameters(out).covered_gpus == ("cpu",)
+    assert run([*asked, "--only", "host"]) == 2
+    assert "--preset bench takes --ops alone" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_confidence_makes_a_deadline_stricter(least_energy):
     assert strict.n_feasible < loose.n_feasible
     assert strict.chosen.time_s.high <= deadline_s * 1.0001
     assert strict.certainty.kept_frac["run_time_s"] > loose.certainty.kept_frac["run_time_s"]
-    assert strict.certainty.kept_frac["run_time_s"] == pytest.approx(0.95, abs=0.04)
+    assert strict.certainty.kept_frac["run_time_s"] >= 0.91  # what is chosen may keep it by a margin
 
 
 def test_the_node_is_judged_by_the_upper_end_of_its_power():

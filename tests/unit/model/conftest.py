@@ -103,6 +103,7 @@ def _plain() -> dict[str, float]:
         "product.batched_ratio": 1.0,
         "product.dual_issue_ratio": 1.0,
         "product.wide_issue_ratio": 1.0,
+        "product.resident_outputs": 1024.0,  # one tile at a time
         "bandwidth.l2_gain": 1.0,
         "bandwidth.ramp_s": 0.0,
         "bandwidth.ecc_ratio": 1.0,

@@ -125,7 +125,7 @@ def test_grouped_convolutions_saturate_in_the_width_of_a_group(row, plain, a100)
             channels_last=1,
         )
 
-    values = {**plain, "convolution.group_half": 8.0}
+    values = {**plain, "convolution.group_half_channels_last": 8.0}
     per_flop = [float(time_s(grouped(w), a100, values, "bf16")[0] / grouped(w).flop[0]) for w in (8, 24)]
     assert per_flop[0] / per_flop[1] == pytest.approx((24 / 32) / (8 / 16))
 
