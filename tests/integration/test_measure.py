@@ -215,3 +215,17 @@ def test_doctor_says_what_there_is():
     assert document["schema"] == "joulecast/doctor/1"
     assert {finding["what"] for finding in document["software"]} >= {"zeus", "torch", "container"}
     assert all(finding["works"] or finding["says"] for finding in document["sensors"])
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_the_others_and_is_the_error(tmp_path, monkeypatch):
+    """Rank 1 alone has no loss; rank 0 would wait for it."""
+    no_loss = "net, make_inputs) if __import__('os').environ.get('RANK') == '1' else ("
+    text = OWN.replace("return net,", f"return ({no_loss}net,").replace("inputs[1])", "inputs[1]))")
+    (tmp_path / "odd.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--device", "cpu", "--n-gpus", "2", "-b", "8", "--seconds", "5", "--no-store")
+    found = joulecast_run("measure", "odd.py:make_model", *arguments)
+    assert found.returncode == 1
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith("joulecast: error: "), last

@@ -15,12 +15,11 @@ from typing import Any, Final
 from joulecast.errors import UsageError
 from joulecast.explore.carbon import Grid, Intensity
 from joulecast.explore.prices import Prices
-from joulecast.hardware.catalogue import load_gpu
 from joulecast.hardware.spec import Gpu
 from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.prediction import predict_scenario
 from joulecast.results import Prediction, Quantity
-from joulecast.scenario import Scenario, runs_flash, settle_step, workload_of
+from joulecast.scenario import Scenario, runs_flash, settle_gpu, settle_step, workload_of
 
 COST_SCHEMA: Final = "joulecast/cost/1"
 
@@ -400,7 +399,7 @@ class RunInputs:
 def run_inputs(scenario: Scenario, plan: TrainingPlan, parameters: ParameterSet) -> RunInputs:
     """Predict the steps of a run."""
     training = predict_scenario(scenario, parameters)
-    gpu = load_gpu(scenario.gpu)
+    gpu = settle_gpu(scenario).gpu
     evaluation = None
     if plan.eval_samples:
         evaluation = predict_scenario(_evaluation_of(scenario, training), parameters)

@@ -3,6 +3,7 @@
 import os
 import platform
 import socket
+from functools import cache
 from importlib import metadata
 from typing import Final
 
@@ -13,6 +14,7 @@ from joulecast.hardware.catalogue import load_gpu
 _PACKAGES: Final = ("torch", "torchvision", "timm", "transformers", "numpy", "zeus")
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of Python, joulecast and the packages that matter."""
     found = {"python": platform.python_version(), "joulecast": joulecast.__version__}
@@ -36,6 +38,7 @@ def torch_versions() -> dict[str, str]:
     return found
 
 
+@cache
 def host() -> dict[str, str]:
     """Return the name of this node, its system and its processor."""
     return {

@@ -1,6 +1,7 @@
 """Ranks of this node, started with ``torchrun``: the request goes to them in a file, the record comes back.
 
-The record is written by rank 0 alone, whole or not at all. Everything the ranks print goes to standard error.
+The record is written by rank 0, an error by the first rank that has one, whole or not at all. Everything the
+ranks print goes to standard error.
 """
 
 import json
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -122,11 +124,18 @@ def main(asked: Path) -> None:
             "measurement": error.measurement.to_dict(),
         }
     except JoulecastError as error:
-        answer = {"raised": type(error).__name__, "message": str(error)}
+        _write({"raised": type(error).__name__, "message": str(error)}, plain["answer"], group.rank)
+        sys.exit(1)  # torchrun then ends the other ranks, which wait for this one
     if group.rank == 0:
-        partial = Path(plain["answer"]).with_suffix(".partial")
-        partial.write_text(json.dumps(answer), encoding="utf-8")
-        partial.replace(plain["answer"])
+        _write(answer, plain["answer"], group.rank)
+
+
+def _write(answer: dict[str, Any], path: str, rank: int) -> None:
+    """Write the answer, whole, unless another rank has."""
+    partial = Path(path).with_suffix(f".partial{rank}")
+    partial.write_text(json.dumps(answer), encoding="utf-8")
+    with suppress(FileExistsError):
+        os.link(partial, path)
 
 
 def _measured(request: Request, store_url: str | None) -> Measurement:

@@ -89,7 +89,7 @@ class RealStep:
         policy = precision_policy(step.precision)
         self._autocast, dtype = _VARIANTS[policy.variant]
         self._stack = ExitStack()
-        module, make_inputs, self._loss, self.notes = _built(step, own, force)
+        module, make_inputs, self._loss, self.notes, seq_len = _built(step, own, force)
         channels_last = step.memory_format == "channels_last"
         formats: dict[str, Any] = {
             "device": device,
@@ -97,7 +97,7 @@ class RealStep:
             "memory_format": torch.channels_last if channels_last else torch.contiguous_format,
         }
         module = make_real(module, **formats).train(step.mode != "forward")
-        made = make_inputs(int(step.batch_size), step.seq_len or 0)
+        made = make_inputs(int(step.batch_size), step.seq_len or seq_len or 0)
         is_users = own is not None or step.card.type == "file"
         self._inputs = make_real_inputs(made, module, keep_values=is_users, **formats)
         if step.checkpointing:
@@ -212,13 +212,19 @@ class RealStep:
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, inverse)
 
 
-_Built = tuple[nn.Module, Callable[[int, int], Any], Callable[[Any, Any], Any] | None, tuple[str, ...]]
+_Built = tuple[
+    nn.Module,
+    Callable[[int, int], Any],
+    Callable[[Any, Any], Any] | None,
+    tuple[str, ...],
+    int | None,
+]
 
 
 def _built(step: SettledStep, own: OwnModule | None, force: bool) -> _Built:
-    """Return the module, the maker of its inputs, its loss, and what to say of it."""
+    """Return the module, the maker of its inputs, its loss, what to say of it, and its own length."""
     if own is not None:
-        return deepcopy(unwrapped(own.module)), own.make_inputs, own.loss, ()
+        return deepcopy(unwrapped(own.module)), own.make_inputs, own.loss, (), None
     is_forward = step.mode == "forward"
     built = build_model(
         resolve_model(step.model, step.mode),
@@ -228,4 +234,4 @@ def _built(step: SettledStep, own: OwnModule | None, force: bool) -> _Built:
         train=not is_forward,
         raise_positions=force or is_forward,
     )
-    return built.module, built.make_inputs, built.loss, built.notes
+    return built.module, built.make_inputs, built.loss, built.notes, built.default_seq_len

@@ -168,7 +168,10 @@ def measure(  # noqa: PLR0913  (options by name)
         if n_gpus > 1 and group.n_ranks == 1:
             from joulecast.measure.launch import measure_ranks
 
-            return measure_ranks(request, store_url=store_url)
+            found = measure_ranks(request, store_url=store_url)
+            if store is not None:
+                store.add(found)
+            return found
         return measure_here(request, group, keeper)
 
 
