@@ -64,7 +64,15 @@ def test_counts_say_what_was_left_out(least_energy):
 def test_equals_take_the_highest_limit():
     """A limit that does not bind saves nothing: the card is left as it is."""
     found = recommend(
-        request({"gpu": "a100-sxm4-40gb", "batch_per_gpu": 1, "precision": "bf16", "n_gpus": 1})
+        request(
+            {
+                "gpu": "a100-sxm4-40gb",
+                "batch_per_gpu": 1,
+                "precision": "bf16",
+                "n_gpus": 1,
+                "power_limit_w": [390, 400],
+            }
+        )
     )
     assert found.chosen.row["power_limit_w"] == 400
 
