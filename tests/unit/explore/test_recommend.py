@@ -70,7 +70,7 @@ def test_equals_take_the_highest_limit():
                 "batch_per_gpu": 1,
                 "precision": "bf16",
                 "n_gpus": 1,
-                "power_limit_w": [390, 400],
+                "power_limit_frac": [0.9, 1.0],
             }
         )
     )

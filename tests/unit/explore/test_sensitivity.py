@@ -54,7 +54,7 @@ def test_the_lever_that_reaches_is_the_smallest():
 
 def test_the_impossible_is_said():
     found = sensitivity(
-        Scenario(model="bert-base", gpu="a100-sxm4-40gb", precision="bf16", batch_size=1, seq_len=16),
+        Scenario(model="bert-base", gpu="a100-sxm4-40gb", precision="bf16", batch_size=1, mode="forward"),
         target="samples_per_s",
         ratio=5,
         parameters=PARAMETERS,
