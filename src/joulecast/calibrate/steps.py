@@ -118,7 +118,7 @@ BASE_PARAMETERS: Final = (
     *("host.forward_kernel_s", "host.backward_kernel_s", "host.copy_kernel_s", "host.data_parallel_ratio"),
     *("clock.memory_knee", "clock.headroom"),
     *("bandwidth.l2_gain", "bandwidth.l2_share", "bandwidth.ramp_s"),
-    *("bandwidth.copy", "bandwidth.reduction", "bandwidth.optimizer", "bandwidth.convolution"),
+    *("bandwidth.copy", "bandwidth.reduction", "bandwidth.convolution"),
     *("bandwidth.softmax_backward", "bandwidth.layer_norm_backward"),
     *(f"convolution.vector.{what}" for what in ("forward", "dgrad", "wgrad", "k_half")),
     *("convolution.pointwise_ratio", "convolution.stride_ratio", "convolution.contiguous_ratio"),
