@@ -117,7 +117,8 @@ class Sensor(Protocol):
 
 #: Card, as words of its name -> how often its power is taken, and for how long. Source: Yang, Adamek, Armour,
 #: "Accurate and convenient energy measurements for GPUs", SC'24, table of averaging windows: an A100 or H100
-#: looks 25 of 100 ms. H200 and GH200 are taken to be as the H100. [s], [s]
+#: looks 25 of 100 ms. H200 and GH200 are taken to be as the H100. [s], [s] (guess: the figures and the title
+#: were written from memory and not checked against the paper)
 _PART_TIME: Final = {
     "A100": (0.100, 0.025),
     "A800": (0.100, 0.025),
