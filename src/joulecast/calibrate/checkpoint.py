@@ -14,6 +14,7 @@ import joulecast
 from joulecast.calibrate.stages import Values
 from joulecast.model.definitions import PARAMETERS
 from joulecast.model.parameters import StageRecord
+from joulecast.whole_file import whole_file
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,9 +58,8 @@ def save_checkpoint(path: Path, key: str, state: Progress) -> None:
         "stages": [asdict(record) for record in state.stages],
         "left": state.left,
     }
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(document), encoding="utf-8")
-    partial.replace(path)
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(document), encoding="utf-8")
 
 
 def resumed(path: Path, key: str, fresh: Progress, tell: Callable[[str], None]) -> Progress:

@@ -5,7 +5,6 @@ One CSV row per number: what was measured, and what a set predicted that was fit
 """
 
 import csv
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import isfinite
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from joulecast.errors import RunsError, UsageError
+from joulecast.whole_file import whole_file
 
 KINDS: Final = ("gpu", "family")
 
@@ -79,21 +79,16 @@ def save_held_out(rows: Iterable[HeldOutPrediction], path: str | Path) -> None:
     UsageError
         The file cannot be written.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     ordered = sorted(rows, key=lambda row: (row.kind, row.source, row.gpu, row.key, row.quantity))
     try:
-        with partial.open("w", newline="", encoding="utf-8") as file:
+        with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             for row in ordered:
                 numbers = (f"{getattr(row, name):.6g}" for name in _NUMBERS)
                 writer.writerow([*(getattr(row, name) for name in _TEXTS), *numbers])
-        partial.replace(target)
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def load_held_out(path: str | Path) -> list[HeldOutPrediction]:

@@ -4,7 +4,6 @@ The dispatch time of operators that were launched one by one from Python is take
 takes it from the fastest records of the same host; here that would be a look at the answer.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from joulecast.model import power
 from joulecast.model.intervals import FEATURES
 from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.model.rows import Integers
+from joulecast.whole_file import whole_file
 from joulecast.workload.table import Floats, OpKind
 
 OPERATOR_VALIDATION_SCHEMA: Final = "joulecast/operator-validation/1"
@@ -255,8 +255,6 @@ def save_operator_predictions(validation: OperatorValidation, path: str | Path) 
 
     from joulecast.errors import UsageError
 
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     before = parquet.read_schema(file.path)
     table = Table.from_pydict(columns)
     for name in before.names:
@@ -264,12 +262,10 @@ def save_operator_predictions(validation: OperatorValidation, path: str | Path) 
             table.column_names.index(name), before.field(name), table[name].cast(before.field(name).type)
         )
     try:
-        parquet.write_table(table, partial)
-        partial.replace(target)
+        with whole_file(path) as partial:
+            parquet.write_table(table, partial)
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _appended(validation: OperatorValidation) -> dict[str, list[Any]]:

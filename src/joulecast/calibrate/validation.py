@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import nan
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 from joulecast.calibrate.comparisons import (
@@ -28,6 +27,7 @@ from joulecast.model.parameters import ParameterSet, load_parameters
 from joulecast.prediction import predict_scenario
 from joulecast.results import Prediction, Quantity, data_frame
 from joulecast.scenario import Scenario, runs_flash, settle_gpu, settle_step, trace_key, workload_of
+from joulecast.whole_file import whole_file
 
 VALIDATION_SCHEMA: Final = "joulecast/validation/1"
 
@@ -346,22 +346,13 @@ def write_table(path: str | Path, columns: Sequence[str], rows: Iterable[Mapping
     UsageError
         The file cannot be written.
     """
-    target = Path(path)
     try:
-        with NamedTemporaryFile(
-            "w", newline="", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
-        ) as partial:
-            try:
-                writer = csv.DictWriter(partial, columns, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
-            except BaseException:
-                os.unlink(partial.name)
-                raise
-        os.chmod(partial.name, 0o666 & ~_umask())
-        os.replace(partial.name, target)
+        with whole_file(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
     except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def check_writable(path: str | Path) -> None:
@@ -371,9 +362,3 @@ def check_writable(path: str | Path) -> None:
         raise UsageError(f"cannot write {path}: no such folder {folder}")
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"cannot write {path}: it is a folder, or its folder is read-only")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -22,6 +22,7 @@ from joulecast.explore.grid import Grid
 from joulecast.explore.space import Space, check_space, space_of
 from joulecast.explore.table import SweepResult, check_format, concatenate, join_files, table_bytes
 from joulecast.model.parameters import ParameterSet, load_parameters
+from joulecast.whole_file import whole_file
 
 #: Most configurations, and most loads, evaluated in one pass over arrays: what fits a processor's caches.
 PASS_SIZE: Final = 8_192
@@ -203,9 +204,8 @@ def save_sweep(
         progress(len(asked) - sum(task.n_configurations for task in todo))
     with closing(spread(todo)) as done:
         for block, content in done:
-            partial = files[block].with_suffix(".partial")
-            partial.write_bytes(content)
-            partial.replace(files[block])
+            with whole_file(files[block]) as partial:
+                partial.write_bytes(content)
             if progress is not None:
                 progress(tasks[block].n_configurations)
     join_files(files, target)

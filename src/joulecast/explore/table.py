@@ -17,6 +17,7 @@ import numpy.typing as npt
 from joulecast.errors import MissingExtraError, RunsError, UsageError
 from joulecast.model.step import BOUNDS
 from joulecast.results import QUANTITIES, data_frame
+from joulecast.whole_file import whole_file
 
 Column = npt.NDArray[Any]
 
@@ -103,10 +104,9 @@ class SweepResult:
         MissingExtraError
             pyarrow is not installed.
         """
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        partial.write_bytes(table_bytes(self, check_format(target)))
-        partial.replace(target)
+        content = table_bytes(self, check_format(Path(path)))
+        with whole_file(path) as partial:
+            partial.write_bytes(content)
 
 
 def concatenate(results: Sequence[SweepResult]) -> SweepResult:
@@ -208,20 +208,19 @@ def table_bytes(result: SweepResult, ending: str) -> bytes:
 
 def join_files(parts: Sequence[Path], target: Path) -> None:
     """Join files of one sweep, in order, into one; the old file stays whole until then."""
-    partial = target.with_name(target.name + ".partial")
     if check_format(target) == ".csv":
-        with partial.open("wb") as out:
+        with whole_file(target) as partial, partial.open("wb") as out:
             for i, part in enumerate(parts):
                 with part.open("rb") as file:
                     header = file.readline()
                     out.write(b"" if i else header)
                     shutil.copyfileobj(file, out)
-    else:
-        parquet = pyarrow_parquet()
-        with parquet.ParquetWriter(partial, parquet.read_schema(parts[0]), **_PARQUET) as writer:
-            for part in parts:
-                writer.write_table(parquet.read_table(part))
-    partial.replace(target)
+        return
+    parquet = pyarrow_parquet()
+    schema = parquet.read_schema(parts[0])
+    with whole_file(target) as partial, parquet.ParquetWriter(partial, schema, **_PARQUET) as writer:
+        for part in parts:
+            writer.write_table(parquet.read_table(part))
 
 
 def _read_csv(path: Path) -> SweepResult:

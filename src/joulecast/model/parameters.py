@@ -22,6 +22,7 @@ from joulecast.model.intervals import (
     Spread,
     guessed_intervals,
 )
+from joulecast.whole_file import whole_file
 
 #: Version of the file format and of the list of parameters. A loader reads its own version only.
 FORMAT_VERSION: Final = 2
@@ -290,10 +291,8 @@ def _stage(entry: Mapping[str, Any]) -> StageRecord:
 
 def save_parameters(parameters: ParameterSet, path: str | Path) -> None:
     """Save a set so that `load_parameters` returns an equal one; the old file stays whole until then."""
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
-    partial.write_text(_encoded(parameters), encoding="utf-8")
-    partial.replace(target)
+    with whole_file(path) as partial:
+        partial.write_text(_encoded(parameters), encoding="utf-8")
 
 
 def _encoded(parameters: ParameterSet) -> str:

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from joulecast.errors import UsageError
+from joulecast.whole_file import whole_file
 
 
 def json_text(document: Mapping[str, Any]) -> str:
@@ -38,21 +38,9 @@ def save_output(path: str | Path, content: str | bytes) -> None:
     target = Path(path)
     raw = content.encode() if isinstance(content, str) else content
     try:
-        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as partial:
-            try:
-                partial.write(raw)
-                partial.flush()
-                os.fsync(partial.fileno())
-                os.chmod(partial.name, 0o666 & ~_umask())
-                os.replace(partial.name, target)
-            except BaseException:
-                os.unlink(partial.name)
-                raise
+        with whole_file(target) as partial, partial.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -18,6 +18,7 @@ from typing import Any, Final
 from joulecast.report.charts import PICK, Figure, altair_library
 from joulecast.report.tables import Sheet
 from joulecast.report.theme import DASHES, PAGE, SERIES, SHAPES, css_variables
+from joulecast.whole_file import whole_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +89,9 @@ def _library() -> str:
 
 def save_page(page: Page, path: str | Path) -> None:
     """Write a page; the old file stays whole until then."""
-    target = Path(path)
-    partial = target.with_name(target.name + ".partial")
-    partial.write_text(page_html(page), encoding="utf-8")
-    partial.replace(target)
+    html = page_html(page)
+    with whole_file(path) as partial:
+        partial.write_text(html, encoding="utf-8")
 
 
 def _text(name: str) -> str:

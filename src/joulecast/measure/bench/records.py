@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from joulecast.errors import MissingExtraError, RunsError, UsageError
+from joulecast.whole_file import whole_file
 from joulecast.workload.operator_table import DIMENSIONS
 
 _TEXTS: Final = ("op", "phase", "gpu", "dtype", "source", "kernel_name")
@@ -64,12 +65,10 @@ class OperatorFile:
         import pyarrow as pa
         from pyarrow import parquet
 
-        partial = self.path.with_name(self.path.name + ".part")
         try:
-            parquet.write_table(pa.table(_arrays(self.rows)), partial)
-            partial.replace(self.path)
+            with whole_file(self.path) as partial:
+                parquet.write_table(pa.table(_arrays(self.rows)), partial)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise RunsError(f"cannot write {self.path}: {error.strerror or error}") from error
 
 
