@@ -5,7 +5,7 @@ often right it is by source.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -119,6 +119,8 @@ def conditions_of(record: StepRecord) -> Conditions:
 def held_out_steps(records: Sequence[StepRecord], values: Values, seen: ParameterSet) -> HeldOutRows:
     """Return time, power and energy of steps that a fit has not seen; a group is a model.
 
+    Rows are all times, then all powers, then all energies, each in the order of the records.
+
     Parameters
     ----------
     records : sequence of StepRecord
@@ -134,7 +136,6 @@ def held_out_steps(records: Sequence[StepRecord], values: Values, seen: Paramete
     features = step_features(problem.batch, costs, values)
     features |= {name: np.array([mark[name] for mark in marks]) for name in NOVELTY}
     time = np.log(problem.step_time_s / costs.step_time_s)
-    time = np.where(problem.group >= 0, np.nan, time)  # input pipelines are not the model's error
     power = np.log(problem.mean_power_w / costs.mean_power_w)
     labels = {
         "source": np.array([record.source for record in records], dtype=np.str_),
@@ -146,6 +147,16 @@ def held_out_steps(records: Sequence[StepRecord], values: Values, seen: Paramete
             for name, ratio in (("time", time), ("power", power), ("energy", time + power))
         ]
     )
+
+
+def without_pipelines(rows: HeldOutRows, records: Sequence[StepRecord]) -> HeldOutRows:
+    """Return rows of `held_out_steps` with NaN where a time holds more than the step.
+
+    Input pipelines are not the model's error: intervals must not widen for them.
+    """
+    others = np.array([bool(record.relative_to) for record in records] * 3)
+    hidden = others & (rows.quantity != "power")
+    return replace(rows, log_ratio=np.where(hidden, np.nan, rows.log_ratio))
 
 
 def held_out_memory(quantity: str, log_ratios: Floats, sources: Sequence[str]) -> HeldOutRows:

@@ -112,18 +112,26 @@ def fit_memory(records: Sequence[MemoryRecord], values: Values) -> dict[str, flo
     return named(found.x)
 
 
-def memory_residuals(records: Sequence[MemoryRecord], values: Values) -> dict[str, ResidualQuantiles]:
-    """Return quantiles by ``process.CLASS``; those of unseen hardware are held out by source.
+def left_out_by_source(
+    records: Sequence[MemoryRecord], values: Values
+) -> list[tuple[str, list[MemoryRecord], Floats]]:
+    """Return every source, its records, and their log ratios by the fit without it.
 
     A source left out is another software generation, with another context.
     """
-    if len(records) < FEWEST_RESIDUALS:
-        return {}
-    parts = []
+    found = []
     for source in sorted({record.source for record in records}):
         others = [record for record in records if record.source != source]
-        left_out = [record for record in records if record.source == source]
-        parts.append(log_ratios(left_out, {**values, **fit_memory(others, values)}))
+        mine = [record for record in records if record.source == source]
+        found.append((source, mine, log_ratios(mine, {**values, **fit_memory(others, values)})))
+    return found
+
+
+def memory_residuals(records: Sequence[MemoryRecord], values: Values) -> dict[str, ResidualQuantiles]:
+    """Return quantiles by ``process.CLASS``; those of unseen hardware are held out by source."""
+    if len(records) < FEWEST_RESIDUALS:
+        return {}
+    parts = [ratios for _, _, ratios in left_out_by_source(records, values)]
     return {
         "process.seen": residual_quantiles(log_ratios(records, values)),
         "process.unseen": residual_quantiles(np.concatenate(parts)),

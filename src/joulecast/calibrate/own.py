@@ -26,7 +26,12 @@ from joulecast.calibrate.checks import (
 )
 from joulecast.calibrate.dataset import StepRecord, records_of_runs
 from joulecast.calibrate.explain import plain_stage
-from joulecast.calibrate.intervals import FEWEST_ROWS, conditions_of, conformal_quantiles, held_out_steps
+from joulecast.calibrate.intervals import (
+    FEWEST_ROWS,
+    conditions_of,
+    conformal_quantiles,
+    held_out_steps,
+)
 from joulecast.calibrate.memory import log_ratios as memory_log_ratios
 from joulecast.calibrate.memory import memory_records
 from joulecast.calibrate.observations import MOST_FOLDS, STAGE_NAMES, OwnStage, planned_stages, step_folds

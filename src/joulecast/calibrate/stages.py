@@ -11,14 +11,13 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from joulecast.calibrate.evolution import LOSS_SCALE
 from joulecast.model.parameters import definition
 from joulecast.model.rows import Booleans
 from joulecast.workload.table import Floats, Strings
 
 Values = Mapping[str, float]
 
-#: Log ratio at which the loss turns from squares to absolute values. [1]
-_LOSS_SCALE: Final = 0.15
 _RELATIVE_STEP: Final = 3e-3
 _BOUND_TOLERANCE: Final = 1e-3
 _EDGE: Final = 1e-5
@@ -211,7 +210,7 @@ def fit_stage(stage: Stage, values: Values) -> StageResult:
         jac=lambda u: slopes(with_prior, u),
         bounds=(np.zeros(len(names)), np.ones(len(names))),
         loss="soft_l1",
-        f_scale=_LOSS_SCALE,
+        f_scale=LOSS_SCALE,
         x_scale=np.maximum(start, _BOUND_TOLERANCE),
         max_nfev=stage.n_evaluations,
     )
@@ -240,7 +239,7 @@ def _as_squares(residuals: Floats) -> Floats:
     ``f rho' / sqrt(rho' + 2 rho'' f^2)``, with ``z = (f / scale)^2``, ``rho' = (1 + z)^(-1/2)``: the
     derivatives that scipy returns are scaled by the root alone.
     """
-    z = (residuals / _LOSS_SCALE) ** 2
+    z = (residuals / LOSS_SCALE) ** 2
     scaled: Floats = residuals * (1.0 + z) ** 0.25
     return scaled
 

@@ -13,13 +13,12 @@ import numpy as np
 from joulecast.calibrate.dataset import StepRecord, fold_label
 from joulecast.calibrate.folds import Fold, belongs, values_without
 from joulecast.calibrate.held_out import HeldOutPrediction, operator_key
-from joulecast.calibrate.intervals import HeldOutRows, held_out_memory, held_out_steps
-from joulecast.calibrate.memory import MemoryRecord, fit_memory, log_ratios
+from joulecast.calibrate.intervals import HeldOutRows, held_out_memory, held_out_steps, without_pipelines
+from joulecast.calibrate.memory import MemoryRecord, left_out_by_source
 from joulecast.calibrate.operator_validation import predict_operators
 from joulecast.calibrate.operators import i_sampled
 from joulecast.calibrate.ops import OperatorRecords
 from joulecast.calibrate.stages import StageResult, Values
-from joulecast.calibrate.steps import step_problem
 from joulecast.model.coverage import Conditions, with_coverage
 from joulecast.model.intervals import IntervalModel
 from joulecast.model.parameters import ParameterSet
@@ -121,14 +120,14 @@ def steps_held_out(
             parameters, [c for c, gone in zip(conditions, left_out.tolist(), strict=True) if not gone]
         )
         values = values_without(fold, parameters.values, results)
-        time, mean_power = step_problem(mine).log_ratios(values)
+        every = held_out_steps(mine, values, seen)
         step_time_s = np.array([record.step_time_s for record in mine])
         mean_power_w = np.array([record.mean_power_w for record in mine])
         n_gpus = np.array([float(record.step.n_gpus) for record in mine])
         found.append(
             HeldOut(
-                rows=held_out_steps(mine, values, seen),
-                log_ratio=np.concatenate([time, mean_power, time + mean_power]),
+                rows=without_pipelines(every, mine),
+                log_ratio=every.log_ratio,
                 key=tuple(record.run_id for record in mine) * 3,
                 gpu=tuple(record.step.gpu.slug for record in mine) * 3,
                 subject=tuple(record.model for record in mine) * 3,
@@ -145,24 +144,19 @@ def memory_held_out(records: Sequence[MemoryRecord], values: Values) -> list[Hel
 
     Another source is another software generation, with another context.
     """
-    found = []
-    for source in sorted({record.source for record in records}):
-        others = [record for record in records if record.source != source]
-        mine = [record for record in records if record.source == source]
-        ratios = log_ratios(mine, {**values, **fit_memory(others, values)})
-        found.append(
-            HeldOut(
-                rows=held_out_memory("process", ratios, [source] * len(mine)),
-                log_ratio=ratios,
-                key=tuple(record.run_id for record in mine),
-                gpu=tuple(record.gpu for record in mine),
-                subject=tuple(record.model for record in mine),
-                measured=np.array([record.peak_bytes for record in mine]),
-                group_left_out=source,
-                kind="family",
-            )
+    return [
+        HeldOut(
+            rows=held_out_memory("process", ratios, [source] * len(mine)),
+            log_ratio=ratios,
+            key=tuple(record.run_id for record in mine),
+            gpu=tuple(record.gpu for record in mine),
+            subject=tuple(record.model for record in mine),
+            measured=np.array([record.peak_bytes for record in mine]),
+            group_left_out=source,
+            kind="family",
         )
-    return found
+        for source, mine, ratios in left_out_by_source(records, values)
+    ]
 
 
 OPERATOR_SOURCE: Final = "ops.parquet"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from joulecast.calibrate.dataset import StepRecord, weighted
+from joulecast.calibrate.intervals import held_out_steps, without_pipelines
 from joulecast.calibrate.operators import (
     bench_floor_s,
     fit_operators,
@@ -206,6 +207,14 @@ def test_relative_groups_count_by_their_ratios_alone():
     residuals = problem.residuals(TRUTH) / np.tile(problem.weight, 2)
     np.testing.assert_allclose(residuals[:3], [0.0, 0.0, np.log(1.1)], atol=1e-9)
     np.testing.assert_allclose(centred(np.array([1.0, np.nan]), np.array([-1, 0])), [1.0, np.nan])
+
+
+def test_a_time_with_an_input_pipeline_widens_no_interval():
+    records = [record_of(step_of(), relative_to="g", factor=1.7), record_of(step_of(), factor=1.1)]
+    rows = held_out_steps(records, TRUTH, initial_parameters())
+    np.testing.assert_allclose(rows.log_ratio, np.log([1.7, 1.1, 1.0, 1.0, 1.7, 1.1]), atol=1e-9)
+    kept = without_pipelines(rows, records).log_ratio
+    np.testing.assert_allclose(kept, np.log([np.nan, 1.1, 1.0, 1.0, np.nan, 1.1]), atol=1e-9)
 
 
 def test_what_was_not_measured_does_not_count():
