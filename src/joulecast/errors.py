@@ -34,7 +34,10 @@ traceback, because it is a bug.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
+
+#: Of a command that Ctrl-C ended: 128 + SIGINT, as a shell reports it.
+INTERRUPTED_EXIT_CODE: Final = 130
 
 
 class JoulecastError(Exception):

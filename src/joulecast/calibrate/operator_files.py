@@ -14,8 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from joulecast.calibrate.op_power import op_power_records
-from joulecast.calibrate.ops import KINDS, OperatorRecords, load_operator_records
-from joulecast.errors import JoulecastError, MissingExtraError, RunsError, UsageError
+from joulecast.calibrate.ops import (
+    KINDS,
+    OperatorRecords,
+    operator_columns,
+    operator_records,
+    parquet_library,
+)
+from joulecast.errors import JoulecastError, RunsError, UsageError
 from joulecast.hardware.catalogue import load_gpu
 from joulecast.model.rows import Booleans, Integers
 from joulecast.workload.table import Strings
@@ -115,12 +121,9 @@ def _is_parquet(path: str | Path) -> bool:
 
 
 def _parquet_file(path: Path) -> OperatorFile:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise MissingExtraError(
-            "reading parquet needs the data extra: pip install 'joulecast[data]'"
-        ) from error
+    parquet = parquet_library()
+    from pyarrow import ArrowException
+
     try:
         document = parquet.read_table(path)
     except (OSError, ValueError, ArrowException) as error:
@@ -136,7 +139,8 @@ def _parquet_file(path: Path) -> OperatorFile:
     kept = np.array([i for i in range(document.num_rows) if i not in skipped], dtype=np.int64)
     if not len(kept):
         raise RunsError(f"{path}: no operator can be predicted: {skipped[0]}")
-    records = _records(path, document, kept)
+    numbers = operator_columns(document, path)
+    records = operator_records({name: values[kept] for name, values in numbers.items()})
     return OperatorFile(
         path=path,
         is_parquet=True,
@@ -147,20 +151,6 @@ def _parquet_file(path: Path) -> OperatorFile:
         suspect=np.full(len(kept), ""),
         skipped=skipped,
     )
-
-
-def _records(path: Path, document: Any, kept: Integers) -> OperatorRecords:
-    """Return the records of the rows kept; the loader refuses what it does not know."""
-    if len(kept) == document.num_rows:
-        return load_operator_records(path)
-    from tempfile import TemporaryDirectory
-
-    from pyarrow import parquet
-
-    with TemporaryDirectory() as folder:
-        some = Path(folder) / path.name
-        parquet.write_table(document.take(kept), some)
-        return load_operator_records(some)
 
 
 def _skipped(columns: Mapping[str, Sequence[Any]]) -> dict[int, str]:

@@ -117,6 +117,23 @@ def load_host_parameters(path: str | Path) -> dict[str, float]:
     }
 
 
+def parquet_library() -> Any:
+    """Return `pyarrow.parquet`.
+
+    Raises
+    ------
+    MissingExtraError
+        pyarrow is not installed.
+    """
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError(
+            "reading parquet needs the data extra: pip install 'joulecast[data]'"
+        ) from error
+    return parquet
+
+
 def load_operator_columns(path: str | Path) -> dict[str, Any]:
     """Return the columns of an operator file, numbers as float64 with NaN where absent.
 
@@ -125,16 +142,16 @@ def load_operator_columns(path: str | Path) -> dict[str, Any]:
     RunsError, MissingExtraError
         As `load_operator_records`.
     """
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError(
-            "reading parquet needs the data extra: pip install 'joulecast[data]'"
-        ) from error
+    parquet = parquet_library()
     try:
         document = parquet.read_table(path)
     except (OSError, ValueError) as error:
         raise RunsError(f"cannot read operators from {path}: {error}") from error
+    return operator_columns(document, path)
+
+
+def operator_columns(document: Any, path: str | Path) -> dict[str, Any]:
+    """Return the columns of an operator table of pyarrow, read from a path, as `load_operator_columns`."""
     missing = [name for name in _REQUIRED if name not in document.column_names]
     if missing:
         raise RunsError(f"{path} lacks the columns {', '.join(missing)}")

@@ -1,41 +1,27 @@
 """``joulecast bench``."""
 
-import os
-
 import click
 
-from joulecast.cli.options import comma_list, format_option, parameters_option, positive_float
-from joulecast.cli.show import show_csv, show_json, show_page
+from joulecast.cli.options import (
+    comma_list,
+    device_option,
+    devices_option,
+    format_option,
+    parameters_option,
+    seconds_option,
+)
+from joulecast.cli.show import quiet_torch, show_csv, show_json, show_page
+from joulecast.errors import INTERRUPTED_EXIT_CODE
 from joulecast.measure.bench.cases import DTYPES
 from joulecast.measure.bench.run import bench
 from joulecast.model.parameters import load_parameters
 from joulecast.report.benches import bench_page
 
-_INTERRUPTED_EXIT_CODE = 130
-
 
 @click.command("bench")
-@click.option(
-    "--device",
-    type=click.Choice(("cuda", "cpu")),
-    help="What to time; a GPU if there is one, if not given.",
-)
-@click.option(
-    "--n-gpus",
-    "-n",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Above 1, time all-reduces between so many too; on a processor, processes.",
-)
-@click.option(
-    "--budget",
-    type=float,
-    default=120.0,
-    show_default=True,
-    callback=positive_float,
-    help="Seconds to spend.",
-)
+@device_option("What to time")
+@devices_option("Above 1, time all-reduces between so many too; on a processor, processes.")
+@seconds_option("--budget", 120.0, "Seconds to spend.")
 @click.option(
     "--out",
     default="ops.parquet",
@@ -69,7 +55,7 @@ def command(
     kernel, the host's work. Interrupted, it keeps what it has; started again with the same --out, it goes on.
     CSV has one row for each group of operators.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    quiet_torch()
     found = bench(
         load_parameters(parameters),
         device=device,
@@ -85,4 +71,4 @@ def command(
         show_csv(found.rows())
     else:
         show_page(bench_page(found))
-    return _INTERRUPTED_EXIT_CODE if found.ended == "interrupted" else 0
+    return INTERRUPTED_EXIT_CODE if found.ended == "interrupted" else 0

@@ -5,9 +5,10 @@ from typing import Any
 import click
 
 from joulecast.cli.options import (
+    device_option,
     parameters_option,
-    positive_float,
     scenario_options,
+    seconds_option,
     step_options,
 )
 from joulecast.cli.show import quiet_torch, show_json, show_page
@@ -23,22 +24,11 @@ from joulecast.workload.models import resolve_model
 @click.argument("target", metavar="RUN|MODEL")
 @click.option("--precision", "-p", default="fp32", show_default=True, metavar="P")
 @step_options
-@click.option(
-    "--device",
-    type=click.Choice(("cuda", "cpu")),
-    help="What to run a MODEL on; a GPU if there is one, if not given.",
-)
+@device_option("What to run a MODEL on")
 @click.option(
     "--gpu", "-g", metavar="G", help="The card to predict, if the catalogue has the one at hand not."
 )
-@click.option(
-    "--seconds",
-    type=float,
-    default=20.0,
-    show_default=True,
-    callback=positive_float,
-    help="For measuring a MODEL; its profile comes on top.",
-)
+@seconds_option("--seconds", 20.0, "For measuring a MODEL; its profile comes on top.")
 @click.option(
     "--store",
     metavar="URL",

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import joulecast
-from joulecast.errors import JoulecastError
+from joulecast.errors import INTERRUPTED_EXIT_CODE, JoulecastError
 
 #: Sub-command -> its module in this package and one line of help; the modules load when they run.
 _COMMANDS: Final = {
@@ -33,7 +33,6 @@ _COMMANDS: Final = {
 }
 
 _BROKEN_PIPE_EXIT_CODE: Final = 141  # 128 + SIGPIPE, as a shell reports it
-_INTERRUPTED_EXIT_CODE: Final = 130
 
 
 class _LazyGroup(click.Group):
@@ -75,7 +74,7 @@ def run(arguments: list[str] | None = None) -> int:
     except JoulecastError as error:
         return _complain(str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", _INTERRUPTED_EXIT_CODE)
+        return _complain("interrupted", INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:
         # the reader has gone: nothing more can be said, and the interpreter must not try at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

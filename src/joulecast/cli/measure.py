@@ -5,7 +5,15 @@ from typing import Any
 
 import click
 
-from joulecast.cli.options import format_option, positive_float, scenario_options, step_options
+from joulecast.cli.options import (
+    device_option,
+    devices_option,
+    format_option,
+    positive_float,
+    scenario_options,
+    seconds_option,
+    step_options,
+)
 from joulecast.cli.show import quiet_torch, show_csv, show_json, show_page
 from joulecast.errors import UnstableMeasurementError, UsageError
 from joulecast.measure.command import measure_command
@@ -30,28 +38,10 @@ class _WrappingCommand(click.Command):
 @click.argument("model", required=False)
 @click.option("--precision", "-p", default="fp32", show_default=True, metavar="P")
 @step_options
-@click.option(
-    "--device",
-    type=click.Choice(("cuda", "cpu")),
-    help="What to run on; a GPU if there is one, if not given.",
-)
-@click.option(
-    "--n-gpus",
-    "-n",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Data parallel on this node, by torchrun; on a CPU, processes.",
-)
+@device_option("What to run on")
+@devices_option("Data parallel on this node, by torchrun; on a CPU, processes.")
 @click.option("--force", is_flag=True, help="Go beyond the model's positions.")
-@click.option(
-    "--seconds",
-    type=float,
-    default=20.0,
-    show_default=True,
-    callback=positive_float,
-    help="For warm-up and repeats.",
-)
+@seconds_option("--seconds", 20.0, "For warm-up and repeats.")
 @click.option(
     "--max-error",
     type=float,

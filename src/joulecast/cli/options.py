@@ -126,6 +126,29 @@ parameters_option = click.option(
 )
 
 
+def device_option(purpose: str) -> Callable[[_Command], _Command]:
+    """Return ``--device``: where real steps or operators run."""
+    return click.option(
+        "--device",
+        type=click.Choice(("cuda", "cpu")),
+        help=f"{purpose}; a GPU if there is one, if not given.",
+    )
+
+
+def devices_option(purpose: str) -> Callable[[_Command], _Command]:
+    """Return ``--n-gpus``: how many of the devices at hand."""
+    return click.option(
+        "--n-gpus", "-n", type=click.IntRange(min=1), default=1, show_default=True, help=purpose
+    )
+
+
+def seconds_option(name: str, default: float, purpose: str) -> Callable[[_Command], _Command]:
+    """Return an option of how long to go on. [s]."""
+    return click.option(
+        name, type=float, default=default, show_default=True, callback=positive_float, help=purpose
+    )
+
+
 def decorated(command: _Command, options: tuple[Callable[[_Command], _Command], ...]) -> _Command:
     """Add options to a command, in the order given."""
     for option in reversed(options):

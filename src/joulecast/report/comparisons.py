@@ -9,6 +9,7 @@ from joulecast.measure.comparison import ComparedQuantity, ComparedTime, Compari
 from joulecast.report.figures import count, digits, gibibytes, interval, megahertz, ranged, with_prefix
 from joulecast.report.machine import save_output
 from joulecast.report.tables import Sheet
+from joulecast.report.theme import LIGHT, SERIES
 from joulecast.results import Origin, Quantity
 from joulecast.units import MEGA, MILLI, PERCENT
 
@@ -142,7 +143,7 @@ def _verdict(c: Comparison) -> list[str]:
 _WIDTH: Final = 420
 _BAR_STEP: Final = 11
 _SCALE: Final = 2.0
-_COLOURS: Final = ("#1f66b5", "#c8610a")
+_COLOURS: Final = tuple(LIGHT.colours[role] for role in SERIES[:2])
 _SIDES: Final = ("predicted", "measured")
 
 
@@ -223,7 +224,7 @@ def _ratio_chart(c: Comparison) -> Any:
         base.mark_bar(height=10, opacity=0.35, color=_COLOURS[0]).encode(x=x, x2="high:Q")
         + base.mark_point(filled=True, size=60, color=_COLOURS[1]).encode(x="ratio:Q")
         + alt.Chart(alt.InlineData(values=[{"one": 1}]))
-        .mark_rule(strokeDash=[4, 3], color="#57616d")
+        .mark_rule(strokeDash=[4, 3], color=LIGHT.colours["muted"])
         .encode(x="one:Q")
     ).properties(width=_WIDTH)
 

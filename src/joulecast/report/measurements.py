@@ -1,6 +1,6 @@
 """What was measured, for people: one record as a page, several as a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from joulecast.report.figures import (
@@ -9,7 +9,6 @@ from joulecast.report.figures import (
     gibibytes,
     interval,
     megahertz,
-    percent,
     prefix_of,
     ranged,
 )
@@ -153,48 +152,3 @@ def _absences(m: Measurement) -> list[str]:
         tail = f"; remedy: {remedy}" if remedy else ""
         lines.append(f"not measured: {', '.join(labels)}: {reason}{tail}")
     return lines
-
-
-def measurements_table(records: Sequence[Measurement]) -> list[Sheet | str]:
-    """Return several measurements, one row each."""
-    columns = (
-        "run",
-        "at",
-        "what",
-        "device",
-        "precision",
-        ">batch",
-        ">step",
-        ">+/-",
-        ">W",
-        ">J/sample",
-        "status",
-    )
-    return [Sheet(columns=columns, rows=tuple(_row(m) for m in records))]
-
-
-def _row(m: Measurement) -> tuple[str, ...]:
-    step, power, energy = m.step_time_s.quantity, m.mean_power_w.quantity, m.energy_per_sample_j.quantity
-    half = (step.high - step.low) / (2 * step.value) if step else 0.0
-    what = m.model or (" ".join(m.command) if m.command else "a training loop")
-    return (
-        m.run_id[:8],
-        m.started_at[:19].replace("T", " "),
-        what,
-        f"{m.n_gpus or 1} x {m.gpu or m.gpu_name or '-'}",
-        m.precision or "-",
-        "-" if m.batch_per_gpu is None else count(m.batch_per_gpu),
-        ranged(step, "s")[0] if step else "-",
-        percent(half) if step else "-",
-        f"{power.value:.0f}" if power else "-",
-        digits(energy.value) if energy else "-",
-        str(m.status),
-    )
-
-
-MEASUREMENTS_SCHEMA: Final = "joulecast/measurements/1"
-
-
-def measurements_document(records: Sequence[Measurement]) -> dict[str, object]:
-    """Return the JSON document of several measurements."""
-    return {"schema": MEASUREMENTS_SCHEMA, "measurements": [m.to_dict() for m in records]}

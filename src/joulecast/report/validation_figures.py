@@ -12,6 +12,7 @@ import numpy as np
 from joulecast.calibrate.comparisons import Comparisons
 from joulecast.calibrate.targets import slow_downs
 from joulecast.errors import MissingExtraError
+from joulecast.report.theme import LIGHT, SERIES
 from joulecast.units import PERCENT
 
 #: Names of the figures, in the order of the page, and what they show.
@@ -26,27 +27,24 @@ CAPTIONS: Final[Mapping[str, str]] = {
     "medians over the batch sizes of each model.",
 }
 
+_COLOURS: Final = LIGHT.colours
+
 #: Text and lines of every figure: the one place to change how they look.
 _LOOK: Final = {
     "background": "white",
     "font": "Noto Sans, DejaVu Sans, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "gridColor": "#e2e6ea",
-        "labelColor": "#57616d",
+        "gridColor": _COLOURS["grid"],
+        "labelColor": _COLOURS["muted"],
         "titleFontWeight": 500,
-        "domainColor": "#57616d",
+        "domainColor": _COLOURS["muted"],
     },
     "legend": {"orient": "top", "columns": 4, "labelLimit": 0, "title": None, "symbolOpacity": 1},
     "header": {"labelFontSize": 12, "title": None},
-    "range": {
-        "category": [
-            *("#1f66b5", "#c8610a", "#12805f", "#7d4fb8"),
-            *("#b02a4c", "#8a6d00", "#087f93", "#66707c"),
-        ]
-    },
+    "range": {"category": [_COLOURS[role] for role in SERIES]},
 }
-_REFERENCE: Final = {"type": "line", "color": "#57616d", "strokeWidth": 1}
+_REFERENCE: Final = {"type": "line", "color": _COLOURS["muted"], "strokeWidth": 1}
 _PIXELS_PER_INCH: Final = 76
 
 _UNITS: Final = {
@@ -156,7 +154,7 @@ def error_by_gpu(compared: Comparisons) -> dict[str, Any]:
 
     def span(first: str, last: str, width: int, opacity: float) -> dict[str, Any]:
         return {
-            "mark": {"type": "rule", "strokeWidth": width, "opacity": opacity, "color": "#1f66b5"},
+            "mark": {"type": "rule", "strokeWidth": width, "opacity": opacity, "color": _COLOURS["series-1"]},
             "encoding": {
                 "y": y,
                 "x": {
@@ -172,7 +170,7 @@ def error_by_gpu(compared: Comparisons) -> dict[str, Any]:
     zero = {"data": {"values": [{"x": 0}]}, "mark": {**_REFERENCE, "type": "rule"}}
     zero["encoding"] = {"x": {"field": "x", "type": "quantitative"}}
     middle = {
-        "mark": {"type": "tick", "thickness": 3, "size": 14, "color": "#1b2128"},
+        "mark": {"type": "tick", "thickness": 3, "size": 14, "color": _COLOURS["ink"]},
         "encoding": {"y": y, "x": {"field": "middle", "type": "quantitative"}},
     }
     return {
