@@ -209,7 +209,7 @@ def fit_steps(
     problem: Problem = step_problem(records)
     if operators is not None:
         problem = JointProblem(problems=(problem, operators), weights=(1.0, _OPERATOR_WEIGHT))
-    folds = dealt(folds_of(records), _DECIDING_FOLDS)
+    judged = left_out_problems(records, dealt(folds_of(records), _DECIDING_FOLDS))
     stages = {
         "power": STEP_POWER_PARAMETERS,
         "base": BASE_PARAMETERS,
@@ -219,7 +219,7 @@ def fit_steps(
     }
     current = dict(values)
     results: list[StageResult] = []
-    held_out = held_out_error(records, folds, current, earlier)
+    held_out = held_out_error(judged, current, earlier)
     for name, parameters in stages.items():
         stage = Stage(
             name=name,
@@ -230,7 +230,7 @@ def fit_steps(
         )
         found = fit_stage(stage, current)
         tried = {**current, **found.values}
-        after = held_out_error(records, folds, tried, [*earlier, *results, found])
+        after = held_out_error(judged, tried, [*earlier, *results, found])
         result = replace(found, held_out_before=held_out, held_out_after=after, kept=not after >= held_out)
         results.append(result)
         if result.kept:
@@ -247,30 +247,31 @@ def stage_line(result: StageResult) -> str:
     return f"{result.name}: in sample {result.error_before:.1%} -> {result.error_after:.1%}, {held_out}{kept}"
 
 
+def left_out_problems(records: Sequence[StepRecord], folds: Sequence[Fold]) -> list[tuple[Fold, StepProblem]]:
+    """Return what each fold leaves out, as a problem; folds that leave nothing out are absent."""
+    mine = [(fold, [record for record in records if belongs(record, fold)]) for fold in folds]
+    return [(fold, step_problem(some)) for fold, some in mine if some]
+
+
 def held_out_error(
-    records: Sequence[StepRecord], folds: Sequence[Fold], values: Values, results: Sequence[StageResult]
+    judged: Sequence[tuple[Fold, StepProblem]], values: Values, results: Sequence[StageResult]
 ) -> float:
     """Return the mean absolute relative error of time and power on what each fold leaves out. [1].
 
     Parameters
     ----------
-    records : sequence of StepRecord
-    folds : sequence of Fold
+    judged : sequence of (Fold, StepProblem)
+        See `left_out_problems`.
     values : mapping
         All parameters as fitted.
     results : sequence of StageResult
         The stages that led there.
     """
-    sizes, weights = [], []
-    for fold in folds:
-        mine = [record for record in records if belongs(record, fold)]
-        if mine:
-            size, weight = step_problem(mine).errors(values_without(fold, values, results))
-            sizes.append(size)
-            weights.append(weight)
-    if not sizes or not sum(len(size) for size in sizes):
+    found = [problem.errors(values_without(fold, values, results)) for fold, problem in judged]
+    if not sum(len(size) for size, _ in found):
         return math.nan
-    return float(np.average(np.concatenate(sizes), weights=np.concatenate(weights)))
+    sizes, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return float(np.average(sizes, weights=weights))
 
 
 def thinned(records: Sequence[StepRecord], n_per_source: int, seed: int) -> list[StepRecord]:

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from joulecast.model.batch import Batch, StepCosts, top_clock_hz
-from joulecast.model.rows import KIND_NUMBER, Booleans, Integers
+from joulecast.model.clock import sums
+from joulecast.model.rows import KIND_NUMBER, Booleans
 from joulecast.workload.table import Floats, OpKind
 
 Values = Mapping[str, float]
@@ -136,14 +137,14 @@ def step_features(batch: Batch, costs: StepCosts, values: Values) -> dict[str, F
     kind, groups = rows.kind[operating.rows], rows.groups[operating.rows]  # [row of a run]
     kernels_s = operating.kernels.time_s(operating.top_clock_hz)
     n_runs = int(operating.run_of_point.max()) + 1
-    total_s = np.maximum(_sums(kernels_s, operating.run_of_row, n_runs), 1e-300)
+    total_s = np.maximum(sums(kernels_s, operating.run_of_row, n_runs), 1e-300)
     run = operating.run_of_point[operating.point_of]  # [step]
 
     def share(chosen: Booleans) -> Floats:
-        return (_sums(np.where(chosen, kernels_s, 0.0), operating.run_of_row, n_runs) / total_s)[run]
+        return (sums(np.where(chosen, kernels_s, 0.0), operating.run_of_row, n_runs) / total_s)[run]
 
     convolution, grouped = kind == KIND_NUMBER[OpKind.CONVOLUTION], groups > 1
-    gradients = _sums(rows.backward[operating.rows].astype(np.float64), operating.run_of_row, n_runs)[run]
+    gradients = sums(rows.backward[operating.rows].astype(np.float64), operating.run_of_row, n_runs)[run]
     return {
         "host": np.minimum(costs.dispatch_time_s / costs.step_time_s, 1.0),
         "communication": costs.exposed_time_s / costs.step_time_s,
@@ -160,11 +161,6 @@ def step_features(batch: Batch, costs: StepCosts, values: Values) -> dict[str, F
 _ARITHMETIC: Final = tuple(
     KIND_NUMBER[kind] for kind in (OpKind.GEMM, OpKind.BATCHED_GEMM, OpKind.CONVOLUTION, OpKind.ATTENTION)
 )
-
-
-def _sums(values: Floats, runs: Integers, n_runs: int) -> Floats:
-    """Return the sum over the rows of each run."""
-    return np.bincount(runs, weights=values, minlength=n_runs).astype(np.float64)
 
 
 #: Half-widths of the intervals of log(measured / predicted) until a fit has measured them; that of energy is
